@@ -129,6 +129,9 @@ def honest() -> dict[str, tuple[Any, Any]]:
     z, y, _ = rows(5, 1000)
     wrong = np.where(rng.random(1000) < 0.1, (y + 1) % 5, y)
     sure = np.eye(5)[wrong]
+    apart = z.copy()
+    apart[:500] = np.where(np.eye(5)[y[:500]] > 0, 0, -rng.uniform(1400, 1500, (500, 5)))
+    apart[500:] *= 20
     heavy = rng.standard_t(1.5, (1000, 5)) * 20
     heavy[np.arange(1000), y] += 40
     return {
@@ -138,6 +141,7 @@ def honest() -> dict[str, tuple[Any, Any]]:
         "one-hot 1000": (1000 * sure, y),
         "one-hot -1000": (1000 * sure - 1000, y),
         "one-hot without errors": (5000 * np.eye(5)[y], y),
+        "two groups of rows": (apart, y),
         "distances": (-(z**2) * 300, y),
         "times 1000": (z * 1000, y),
         "heavy tails": (heavy, y),
@@ -213,6 +217,17 @@ def test_no_temperature_is_worse_than_none(spec: str) -> None:
         with np.errstate(divide="ignore"):
             nll[at] = float(-np.log(p[np.arange(1000), y]).mean())
     assert nll[0] <= nll[1] * (1 + 1e-9)
+
+
+@pytest.mark.finding("7-7.1")
+@pytest.mark.parametrize("low", [-1e4, -1e9, -1e30])
+def test_low_scores_do_not_end_the_search_for_a_temperature(low: float) -> None:
+    """Of rows as they are, where nothing has recognised masks, in most rows."""
+    z, y, out = rows(5, 1000)
+    finite, infinite = (
+        calibcli.fit_scaler(Predictions.of(masked(z, out, end, 0.9, False), y)) for end in (low, -np.inf)
+    )
+    assert finite["temperature"].value == pytest.approx(infinite["temperature"].value, rel=1e-7)
 
 
 @pytest.mark.parametrize("target", [t.name for t in TARGETS if t.traits["data"] != "inputs" and t.name != "card"])

@@ -42,6 +42,13 @@ def test_units() -> None:
     assert number_format.shown(Estimate(name="x", value=1.5, unit="nats")).value == "1.500"
 
 
+@pytest.mark.finding("7-5.5")
+def test_a_value_next_to_its_limit_does_not_lengthen_its_interval() -> None:
+    found = number_format.shown(Estimate(name="x", value=9e-18, low=-0.3167465434, high=0.2, level=0.95), 0.0)
+    assert found.value == "9e-18"
+    assert len(found.interval) < 20
+
+
 @given(value=usual, width=st.floats(min_value=1e-9, max_value=10), limit=usual)
 def test_a_number_never_contradicts_its_verdict(value: float, width: float, limit: float) -> None:
     e = Estimate(name="x", value=value, low=value - width, high=value + width, level=0.9)

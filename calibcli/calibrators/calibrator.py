@@ -118,6 +118,7 @@ steep: whether it has jumps, steep knots or 1 - p, so that float32 is off (by up
 form: the form of each parameter, `store.Form` by name.
 search: a function of the options, whether settings are chosen by cross-validation (optional).
 preserves_accuracy: True where the predicted class of raw logits is kept; or a function of the options (optional).
+ends: ends of the range of a parameter, by name, unless the option of that name sets it (optional).
 of_confidence: whether it can be fitted to confidences alone (optional).
 """
 

@@ -23,8 +23,8 @@ from calibcli.core.files import atomic, known_suffix
 from calibcli.core.number_format import count_text
 from calibcli.core.result import Estimate
 from calibcli.core.shelves import Choice
-from calibcli.core.statistics import student_quantile
-from calibcli.metrics.intervals import WeightedMean
+from calibcli.metrics.intervals import BOUNDLESS, WeightedMean
+from calibcli.metrics.paired import MeanDifference, reach
 from calibcli.scores.columns import MANY, Columns, columns
 from calibcli.scores.predictions import VERDICTS, ArrayScores, DerivedScores, Kind, PickedScores, Predictions, read
 
@@ -239,6 +239,7 @@ class HeldOutRows:
         self.threads = threads
         self.mapped = {NONE: predictions}
         self.nll: dict[str, Array] = {}
+        self.ranges: dict[str, tuple[Array, Array]] = {}  # of the NLL of each row, over the labels that it might have
 
     def rows(self, spec: str, progress: Progress | None = None, memory: dict[str, Any] | None = None) -> Predictions:
         """Return all rows, mapped by the method; `none` leaves them as they are.
@@ -260,7 +261,8 @@ class HeldOutRows:
         """
         self._keep_rows()
         table = columns(self.rows(spec, progress), class_bins=(), threads=self.threads)
-        self.nll[spec] = table.nll  # alone: the other numbers of all methods would fill the memory
+        self.nll[spec] = table.nll  # the other numbers of all methods would fill the memory
+        self.ranges[spec] = -np.log(table.confidence), np.asarray(table.most)
         return table
 
     def _keep_rows(self) -> None:
@@ -270,7 +272,8 @@ class HeldOutRows:
 
     def difference(self, spec: str, other: str, level: float) -> dict[str, Any]:
         """Return the mean NLL of one method minus that of another as `value`, with `low`, `high`, `se` and `level`, or
-        the `reason` why there are none. It is paired over rows, or over groups where there are any, with Student's t.
+        the `reason` why there are none. It is the paired difference of metrics before and after (`MeanDifference`),
+        over rows, or over groups where there are any.
         """
         for name in (spec, other):
             if name not in self.nll:
@@ -285,9 +288,11 @@ class HeldOutRows:
                 return {"value": mean.value, "reason": "the NLL of a row is infinite"}
         if mean.lacking:
             return {"value": mean.value, "reason": mean.lacking}
-        width = student_quantile((1 + level) / 2, mean.units - 1) * mean.se
-        ends = {"low": mean.value - width, "high": mean.value + width}
-        return {"value": mean.value, **ends, "se": mean.se, "level": level}
+        low, high = reach(self.ranges[other], self.ranges[spec])
+        found = MeanDifference(mean=mean, low=low, high=high).paired(level)
+        if not found.bounded:
+            return {"value": found.value, "reason": BOUNDLESS}
+        return {"value": found.value, "low": found.low, "high": found.high, "se": found.se, "level": level}
 
     def gain(self, spec: str, over: str, level: float, progress: Progress | None = None) -> Estimate:
         """Estimate how many nats a method saves over another one on held-out rows; no value where rows are too few."""

@@ -34,6 +34,7 @@ PASSES = {True: 160, False: 40}  # over all rows, about, in a fit with a report 
 ROUGH = 1e-4  # distance from the best ln β of a γ at which the NLL there is known, by its second derivative
 OWN = 0.75  # of the progress of a fit with a report; the rest is the comparison on held-out rows
 MINIMISES = f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]"
+ENDS = {"gamma": (LOW, HIGH)}
 CONFINED = f"both ends would be those of gamma's range, {LOW:g} to {HIGH:g}, which these groups do not narrow"
 
 
@@ -52,7 +53,7 @@ def focal_scores(o: Operations, gamma: float, z: Any) -> Any:
     return log_h(o, gamma, *o.log_both(z)) if gamma else z
 
 
-@SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True)
+@SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True, ends=ENDS)
 def focal_temperature(
     predictions: Predictions,
     context: FitContext,
@@ -89,7 +90,7 @@ def focal_temperature(
     return _continuous(predictions, context, plain)
 
 
-@SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True)
+@SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True, ends=ENDS)
 def focal(predictions: Predictions, context: FitContext) -> FittedParameters:
     """The focal calibration map alone, φ_γ(softmax z): γ in [-0.5, 5] by NLL, T = 1 (Komisarenko & Kull 2024).
 

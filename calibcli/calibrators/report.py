@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.calibrators.calibrator import SCALERS, Array, Progress, Scaler
-from calibcli.calibrators.fitting import FOLDS, NONE, HeldOutRows, applicable, apply, fit
+from calibcli.calibrators.fitting import FOLDS, NONE, FoldedScores, HeldOutRows, applicable, apply, fit
 from calibcli.core import extensions
 from calibcli.core.errors import CalibError, UsageError
 from calibcli.core.figure_data import first_alone
@@ -61,9 +61,12 @@ class RankingOptions:
 class MethodRanking:
     """Methods from the lowest cross-fitted NLL to the highest.
 
+    Those that may be recommended make nothing worse beyond chance, and are not at the end of a range. Of these, the one
+    of the lowest NLL is compared with those of fewer parameters.
+
     Attributes:
-        best: spec of the first method that makes nothing worse beyond chance, else of the first; never `none`.
-        recommended: `best`, or `none` where that is at least as good, or where each method makes something worse.
+        best: spec of the simplest that is not shown to be worse than it; else of the first method; never `none`.
+        recommended: `best`, or `none` where that is at least as good, or where no method may be recommended.
         after: the cross-fitted rows of `best`.
         estimates: `nll_difference` of each method to `best`, of scope `method=SPEC`, with its interval.
         table: rank, method, NLL, difference with interval, ECE, accuracy, and the metrics made worse beyond chance.
@@ -98,9 +101,11 @@ def rank(
     fitted_methods = [method for method in order if method.spec != NONE]
     if not fitted_methods:
         raise UsageError("no method could be fitted", "pass other methods, or more rows")
-    best = next((method for method in fitted_methods if not method.worse), fitted_methods[0])
-    recommended = next((method.spec for method in order if method.spec == NONE or not method.worse), NONE)
-    notes += _notes(best, recommended, fitted_methods)
+    sound = [method for method in order if method.spec == NONE or not (method.worse or method.at_bound)]
+    lowest = next((method for method in sound if method.spec != NONE), None)
+    best = fitted_methods[0] if lowest is None else _simplest(lowest, sound, held_out, options.level)
+    recommended = best.spec if sound and sound[0].spec != NONE else NONE
+    notes += _notes(best, lowest, recommended, fitted_methods)
     common: dict[str, Any] = {"name": "nll_difference", "unit": "nats", "better": "lower"}
     common["how"] = f"NLL minus that of {best.spec}, rows held out in {options.folds} folds, paired"
     common["tier"] = "all"  # the table says it
@@ -127,7 +132,10 @@ def rank(
 
 @dataclass(frozen=True, eq=False)
 class CrossFittedMethod:
-    """A method's cross-fitted rows, with its metrics and the names of those made worse beyond chance."""
+    """A method's cross-fitted rows, with its metrics and the names of those made worse beyond chance.
+
+    `at_bound`: whether most of its fits are at the end of a range.
+    """
 
     spec: str
     after: Predictions
@@ -135,6 +143,37 @@ class CrossFittedMethod:
     ece: float
     accuracy: float
     worse: Sequence[str]
+    at_bound: bool
+
+    @property
+    def parameters(self) -> float:
+        """Number of parameters of the map; infinite for curves, which have as many as the rows decide."""
+        form, k = SCALERS.choose(self.spec).traits["form"], self.after.k
+        return sum(form.size(k) for form in form.values() if not form.optional)
+
+
+def _simplest(
+    lowest: CrossFittedMethod, sound: Sequence[CrossFittedMethod], held_out: HeldOutRows, level: float
+) -> CrossFittedMethod:
+    """Return the method of the fewest parameters that is not worse than `lowest` beyond chance, in NLL, ECE, Brier
+    score or accuracy.
+    """
+    fewer = [m for m in sound if m.spec != NONE and m.parameters < lowest.parameters and np.isfinite(m.nll).all()]
+    reference = Sample.of(held_out.columns(lowest.spec)) if fewer else None
+    for method in sorted(fewer, key=lambda m: m.parameters):
+        if reference and not worse(differences(reference, Sample.of(held_out.columns(method.spec)), level=level)):
+            return method
+    return lowest
+
+
+def _at_bound(spec: str, rows: Predictions) -> bool:
+    """Return whether most of the fits of a method are at the end of the range of a parameter that was fitted."""
+    choice, scores = SCALERS.choose(spec), rows.scores
+    fitted = {name: ends for name, ends in choice.traits.get("ends", {}).items() if choice.options.get(name) is None}
+    if not isinstance(scores, FoldedScores) or not fitted:
+        return False
+    at = [any(float(s.parameters[name]) in ends for name, ends in fitted.items()) for s in scores.scalers]
+    return sum(at) > len(at) / 2
 
 
 def _cross_fitted(
@@ -152,17 +191,24 @@ def _cross_fitted(
         before = before or sample
         changed = worse(differences(before, sample, level=options.level)) if spec != NONE else []
         ece, accuracy = float(METRICS.choose("ece")(sample)), float(METRICS.choose("accuracy")(sample))
-        candidates.append(CrossFittedMethod(spec, after, sample.columns.nll, ece, accuracy, [e.name for e in changed]))
+        bound, names = spec != NONE and _at_bound(spec, after), [e.name for e in changed]
+        candidates.append(CrossFittedMethod(spec, after, sample.columns.nll, ece, accuracy, names, bound))
     return candidates, notes
 
 
-def _notes(best: CrossFittedMethod, recommended: str, methods: Sequence[CrossFittedMethod]) -> list[str]:
+def _notes(
+    best: CrossFittedMethod, lowest: CrossFittedMethod | None, recommended: str, methods: Sequence[CrossFittedMethod]
+) -> list[str]:
     notes = []
+    if lowest is not None and best is not lowest:
+        notes.append(f"{lowest.spec} has the lowest NLL; {best.spec} is not shown to be worse, with fewer parameters")
+    if ends := [m.spec for m in methods if m.at_bound]:
+        notes.append(f"not recommended, as its fits are at the end of its range: {', '.join(ends)}")
     passed = "; ".join(f"{m.spec} ({', '.join(m.worse)})" for m in methods if m.worse)
     if passed:
         notes.append(f"not recommended, as each makes the metrics named beside it worse beyond chance: {passed}")
     if recommended == NONE:
-        why = f"{best.spec} makes {', '.join(best.worse)} worse" if best.worse else "no method has a lower NLL"
+        why = f"{best.spec} makes {', '.join(best.worse)} worse" if best.worse else "no other one has a lower NLL"
         notes.append(f"no method is recommended: {why}; the scores as they are do as well")
     return notes
 

@@ -6,6 +6,7 @@ No code is ever loaded.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,9 +47,17 @@ class Form:
     optional: bool = False
     whole: bool = False
 
+    def _shape(self, k: int) -> tuple[int, ...]:
+        return tuple({"k": k, "c": 1 if k == 2 else k}.get(letter, -1) for letter in self.shape)
+
+    def size(self, k: int) -> float:
+        """Return the number of its values for k classes; infinite where it may be any."""
+        shape = self._shape(k)
+        return INF if -1 in shape else math.prod(shape)
+
     def problem(self, value: NDArray[Any], k: int) -> str:
         """Return what is wrong with a value, or ""."""
-        wanted = tuple({"k": k, "c": 1 if k == 2 else k}.get(letter, -1) for letter in self.shape)
+        wanted = self._shape(k)
         if value.ndim != len(wanted) or any(w not in (-1, n) for w, n in zip(wanted, value.shape, strict=True)):
             text = " x ".join("n" if w < 0 else str(w) for w in wanted) or "one number"
             return f"has shape {list(value.shape)}, not {text}"

@@ -13,6 +13,7 @@ from calibcli.core.result import Cell, Estimate
 
 NONE = "—"
 SIGNIFICANT = 4  # digits of a number without an interval
+ALONE = 6  # further decimals of a value that its interval does not get
 EXACT = 400  # decimals that distinguish any two doubles of ordinary size
 UNITS = {"percent": " %", "ratio": "×"}
 
@@ -37,8 +38,8 @@ def shown(estimate: Estimate, limit: float | None = None) -> EstimateText:
     places = 0 if e.unit == "rows" else _places(e)
     if (digits := e.detail.get("digits")) and e.value:  # the most that are known, however narrow the interval
         places = min(places, int(digits) - 1 - _exponent(e.value, int(digits)))
-    bounds = [b for b in (e.value, e.low, e.high) if b is not None]
-    pairs = [] if limit is None else [(b, limit, EXACT) for b in bounds]
+    ends = [b for b in (e.low, e.high) if b is not None]
+    pairs = [] if limit is None else [(b, limit, EXACT) for b in ends]
     if e.better == "zero":
         pairs += [(b, 0.0, places + 3) for b in (e.low, e.high) if b is not None]
     if e.value is not None and e.null_high is not None and e.value != e.null_high:
@@ -46,7 +47,11 @@ def shown(estimate: Estimate, limit: float | None = None) -> EstimateText:
     for number, reference, most in pairs:
         places = _apart(number, reference, places, most)
 
-    value = NONE if e.value is None else place(e.value, places) + UNITS.get(e.unit, "")
+    own = places
+    if limit is not None and e.value is not None:
+        own = _apart(e.value, limit, places, EXACT)
+        places = own if own - places <= ALONE else places  # a value next to its limit does not lengthen the interval
+    value = NONE if e.value is None else place(e.value, own) + UNITS.get(e.unit, "")
     low, high = ("" if end is None else place(end, places) for end in (e.low, e.high))
     interval = f"[{low}, {high}]" if low and high else f"≥ {low}" if low else f"≤ {high}" if high else ""
     return EstimateText(value, interval, _null(e, places))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibcli.core.errors import InputError, UsageError
+from calibcli.core.number_format import count_text
 from calibcli.core.options import exclusive, normal, real
 from calibcli.scores import array_names, column_evidence, per_row, repeated_samples
 from calibcli.scores.files.arrays import FileContents, Memory, Role, read_all, texts_of
@@ -120,7 +121,8 @@ def predictions(
             c, y = c[known], y[known]
         values = len(np.unique(c[: 1 << 20]))
         if values <= 21 < len(c):
-            notes.append(f"the confidence takes {values} values only: bins and curves can show no more than these")
+            few = count_text(values, "value")
+            notes.append(f"the confidence takes {few} only: bins and curves can show no more than these")
         verdict = named.correct or named.label
         further = per_row.per_row_fields(contents, sources, reading, n, keep, named.confidence, verdict, notes)
         taken = [*filter(None, dataclasses.astuple(named)), reading.weights or "", reading.group or contents[0].groups]

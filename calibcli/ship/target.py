@@ -110,9 +110,19 @@ def compare(
     classes = (expected if raw is None else raw).argmax(axis=1)
     limit, cost = LIMITS[dtype] if tolerance is None else tolerance, None
     if tolerance is None and worst.max(initial=0.0) > limit and (cost := rounding()) is not None:
-        limit = max(limit, 2 * cost)
+        limit = max(limit, rounded_up(2 * cost))
     row = int(worst.argmax())
     return Compared(len(p), float(worst[row]), row, limit, int((p.argmax(axis=1) != classes).sum()), cost)
+
+
+def rounded_up(limit: float) -> float:
+    """Return a limit with three digits, and no smaller.
+
+    >>> rounded_up(0.00033750249030295443)
+    0.000338
+    """
+    near = float(f"{limit:.2e}")
+    return near if near >= limit else float(f"{limit * 1.005:.2e}")
 
 
 def of_scores(scaler: Scaler, fed: Array, deployed: Array, dtype: str, tolerance: float | None = None) -> Compared:
