@@ -149,6 +149,7 @@ def _joined(value: Any) -> Any:
     """
     if not isinstance(value, list | tuple) or not all(isinstance(one, list | tuple) and len(one) == 2 for one in value):
         return value
+    shapes: list[tuple[Sequence[int], Sequence[int]]]
     shapes = [(getattr(x, "shape", ()), getattr(y, "shape", ())) for x, y in value]
     if not all(len(x) > 1 and len(y) == 1 and x[0] == y[0] for x, y in shapes) or max(y[0] for _, y in shapes) < 2:
         return value
