@@ -129,7 +129,8 @@ def overview() -> Result:
     """List the shelves, one line each."""
     rows: list[list[Cell]] = [[name, len(one.shelf.entries), one.option] for name, one in SHELVES.items()]
     rows.append([FORMATS, len(formats()), "input files, --format, -o"])
-    return Result(command="list", tables=[Table(name="shelves", columns=["name", "entries", "used by"], rows=rows)])
+    columns, title = ["name", "entries", "used by"], "What can be chosen by name"
+    return Result(command="list", tables=[Table(name="shelves", columns=columns, rows=rows, title=title)])
 
 
 def listing(name: str) -> Result:
