@@ -150,7 +150,7 @@ def listing(name: str) -> Result:
     if f"{name}s" in (*SHELVES, FORMATS):
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [f"{name}s"]))
     if normal(name) in ("study", "studies", "recipe", "recipes"):  # studies are files of the user, not entries
-        fix = "calib list has all lists; a study is a file of yours: calib study --help"
+        fix = "calib study lists those that come with calib, and calib list all other names"
         raise UsageError(f"nothing is called '{name}'", fix)
     parts = [
         part
