@@ -200,7 +200,7 @@ def test_start_is_small(argv: tuple[str, ...], most: int) -> None:
     [
         ("fit m.pt --data d.npz --loss focal --gamma 3", "it is an option of a spec: --loss focal:gamma=3"),
         ("fit m.pt --gamma=3 --loss focal", "it is an option of a spec: --loss focal:gamma=3"),
-        ("scale a.npz --method histogram --bin 3", "did you mean --bins?"),
+        ("metrics a.npz --bin 3", "did you mean --bins?"),
         ("fit m.pt --loss focal --gama 3", "see calib fit --help"),
         ("metrics", "for example: calib metrics test.npz"),
         ("fit", "for example: calib fit mlp"),

@@ -372,8 +372,8 @@ def _check(study: Study, where: _Where) -> None:
     """Check what must hold between the tables, before anything is trained."""
     if study.computes:
         if study.computes not in COMPUTED:
-            known = did_you_mean(study.computes, COMPUTED)
-            raise UsageError(f"{where.source}: nothing is computed by the name '{study.computes}'", known)
+            problem = f"{where.source}: nothing is computed by the name '{study.computes}'"
+            raise UsageError(problem, did_you_mean(study.computes, COMPUTED))
         return
     names = [arm.name for arm in study.arms]
     for kind, called in (("arms", names), ("claims", [claim.id for claim in study.claims])):
