@@ -133,8 +133,8 @@ def test_commands_stand_in_the_order_of_work(capsys: pytest.CaptureFixture[str])
     assert main(["-h"]) == 0
     shown = capsys.readouterr().out
     rows = [line.split()[1] for line in shown.splitlines() if re.match(r"│ [a-z]", line)]
-    kept = [name for name in rows if name in ("inspect", "metrics", "scale", "apply", "check", "fit")]
-    assert kept == ["inspect", "metrics", "scale", "apply", "check", "fit"]
+    known = ["metrics", "slices", "scale", "apply", "check", "fit", "inspect", "list", "demo", "report"]
+    assert [name for name in rows if name in known] == known
     assert {*COMMANDS} <= {*rows}
     assert "--install-completion" in shown
 
@@ -192,3 +192,21 @@ def test_light_commands_import_nothing_heavy(argv: tuple[str, ...]) -> None:
 def test_start_is_small(argv: tuple[str, ...], most: int) -> None:
     """In modules loaded, which no other process changes (NumPy alone loads 184, torch 1,141)."""
     assert len(imports(*argv)) < most
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("fit m.pt --data d.npz --loss focal --gamma 3", "it is an option of a spec: --loss focal:gamma=3"),
+        ("fit m.pt --gamma=3 --loss focal", "it is an option of a spec: --loss focal:gamma=3"),
+        ("metrics a.npz --bin 3", "did you mean --bins?"),
+        ("fit m.pt --loss focal --gama 3", "see calib fit --help"),
+        ("metrics", "for example: calib metrics test.npz"),
+        ("fit", "for example: calib fit mlp"),
+        ("list studies", "calib study lists those that come with calib"),
+    ],
+)
+def test_a_fix_is_what_was_meant(line: str, fix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    assert fix in capsys.readouterr().err

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import pickle
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -183,3 +183,13 @@ def test_plots_are_made_when_they_are_asked_for() -> None:
     assert later.plots[0].curves[0].y == [1.0, None]
     none: list[Plot] = []
     assert later.plots + none == none + later.plots == now.plots
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    ("key", "value"), [*(("inputs", value) for value in (True, 5, "x", {"a": 1}, [1], [["a"]])), ("seconds", "x")]
+)
+def test_inputs_of_a_result_that_are_no_files_are_refused(key: str, value: Any) -> None:
+    data = {"command": "metrics", "schema": SCHEMA, "provenance": {key: value}}
+    with pytest.raises(InputError, match=f"provenance.{key} is no"):
+        Result.from_json(json.dumps(data))

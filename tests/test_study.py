@@ -489,6 +489,7 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
         ("epochs = 2", "epoch = 2", r"little.toml:12: \[train\] has no key 'epoch'"),
         ("epochs = 2", "epochs = 0", r"little.toml:12: epochs = 0 in \[train\]"),
         ("seeds = 2", "seeds = 2\nseeds = 3", "is not TOML"),
+        ('name = "little"', 'name = "little"\ncomputes = "x"', "nothing is computed by the name 'x'"),
         ("gamma = [1, 3]", "", "no values for {gamma}"),
         ('name = "FL-{gamma}"', 'name = "FL"', "two arms are called 'FL'"),
         ('loss = "ce"', 'loss = "cee"', "unknown loss"),

@@ -146,7 +146,8 @@ def overview() -> Result:
     notes = [*_packaged(_installed()), *_without_torch()]
     rows: list[list[Cell]] = [[name, len(one.shelf.entries), one.option] for name, one in _installed().items()]
     rows.append([FORMATS, len(formats()), "input files, --format, -o"])
-    table = Table(name="shelves", columns=["name", "entries", "used by"], rows=rows)
+    columns, title = ["name", "entries", "used by"], "What can be chosen by name"
+    table = Table(name="shelves", columns=columns, rows=rows, title=title)
     return Result(command="list", tables=[table], notes=notes)
 
 
@@ -188,7 +189,7 @@ def listing(name: str) -> Result:
     if f"{name}s" in (*SHELVES, FORMATS):
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [f"{name}s"]))
     if normal(name) in ("study", "studies", "recipe", "recipes"):  # studies are files of the user, not entries
-        fix = "calib list has all lists; a study is a file of yours: calib study --help"
+        fix = "calib study lists those that come with calib, and calib list all other names"
         raise UsageError(f"nothing is called '{name}'", fix)
     parts = [
         part

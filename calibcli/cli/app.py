@@ -130,10 +130,37 @@ def _usage_fix(message: str, path: str, args: list[str]) -> str:
             return f"name a command first: calib metrics {shlex.join(args)}"
         return f"did you mean: calib {shlex.join([near, *args[1:]])}" if near else f"see {path} --help"
     wrong = re.match(r"No such option: (\S+).*?(?:\(Possible options: (.*)\)|Did you mean (.*?)\??)$", message)
+    if message.startswith("Missing argument") and args and args[0] in COMMANDS:
+        about = importlib.import_module(f"calibcli.cli.{args[0]}").command.function.__doc__ or ""
+        if example := re.search(r"Example: (.*)", about):
+            return f"for example: {example[1]}"
+    if wrong and (spec := _spec_with(wrong[1], args)):
+        return f"it is an option of a spec: {spec}"
     if wrong:
         near = nearest(wrong[1], re.findall(r"--?[\w-]+", wrong[2] or wrong[3]))
         return f"did you mean {near}? see {path} --help" if near else f"see {path} --help"
     return f"see {path} --help"
+
+
+def _spec_with(flag: str, args: list[str]) -> str:
+    """Return `--loss focal:gamma=3` for the line `--loss focal --gamma 3`; "" if no entry named has that option."""
+    import itertools
+
+    from calibcli.api.catalogue import SHELVES
+    from calibcli.core.options import normal
+
+    name = flag.lstrip("-")
+    words = [part for word in args for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
+    value = next((after for word, after in itertools.pairwise(words) if word == flag), "VALUE")
+    for option, spec in itertools.pairwise(args):
+        for one in SHELVES.values():
+            if (
+                f" {option}" in f" {one.option}"
+                and spec in one.shelf
+                and normal(name) in one.shelf.entries[normal(spec)].options
+            ):
+                return f"{option} {spec}:{normal(name)}={value}"
+    return ""
 
 
 def call(args: list[str]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from calibcli.cli.run import CommandRun, takes
 from calibcli.core.options import argument
 
-PANEL = "Gate"
+PANEL = "Inspect"
 
 
 @takes

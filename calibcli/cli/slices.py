@@ -9,7 +9,7 @@ from calibcli.core.options import argument
 from calibcli.scores.reading_options import Reading
 from calibcli.slices import Search
 
-PANEL = "Inspect"
+PANEL = "Measure"
 
 
 @takes

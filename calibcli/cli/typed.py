@@ -22,8 +22,8 @@ from calibcli.core.errors import Exit, UsageError
 ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
 TAKES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
 """What the help shows beside an option of each type."""
-PANELS = ("Inspect", "Measure", "Fix", "Gate", "Train")
-WORK = ("inspect", "list", "logits", "metrics", "curvature", "scale", "apply", "check", "compare", "plan", "fit")
+PANELS = ("Measure", "Fix", "Gate", "Train", "Inspect")
+WORK = ("logits", "metrics", "curvature", "scale", "apply", "check", "compare", "plan", "fit", "inspect", "list")
 """Panels, and the commands in them, in the order in which a user needs them."""
 LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # environment variables with the line to complete, by shell
 ALL = "--help-all"
@@ -41,7 +41,7 @@ def call(args: list[str], commands: Sequence[str]) -> int:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Sort commands in the order of work: inspect, measure, fix, gate, train; new ones at the end of their panel."""
+    """Sort commands in the order of work: measure, fix, gate, train, inspect; new ones at the end of their panel."""
     panels = {name: importlib.import_module(f"calibcli.cli.{name}").PANEL for name in names}
 
     def place(name: str) -> tuple[int, int, str]:

@@ -377,7 +377,8 @@ class Result(Numbers):
         become(self, PlainData.of, "facts", "artefacts", "provenance")
 
     def problem(self) -> str:
-        """Describe what is wrong with a result from a file: a number that is there twice, or another schema; or "".
+        """Describe what is wrong with a result from a file: another schema, a number that is there twice, or inputs
+        that are no files; or "".
 
         >>> Result(command="fit", estimates=[Estimate(name="nll", value=1.0)] * 2).problem()
         'nll is there twice'
@@ -389,7 +390,10 @@ class Result(Numbers):
             if (estimate.name, estimate.scope) in seen:
                 return f"{estimate.name}{' of ' + estimate.scope if estimate.scope else ''} is there twice"
             seen.add((estimate.name, estimate.scope))
-        return ""
+        files, seconds = self.provenance.get("inputs") or (), self.provenance.get("seconds") or 0
+        if not isinstance(files, list | tuple) or not all(isinstance(file, Mapping) for file in files):
+            return "provenance.inputs is no list of files"
+        return "" if isinstance(seconds, int | float) else "provenance.seconds is no number"
 
     @property
     def deciding(self) -> tuple[Outcome, bool] | None:

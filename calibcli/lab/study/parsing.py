@@ -19,6 +19,7 @@ from calibcli.core.errors import UsageError, did_you_mean, printable
 from calibcli.core.files import atomic
 from calibcli.core.validation import toml
 from calibcli.lab.study import readings
+from calibcli.lab.study.analytic import COMPUTED
 from calibcli.lab.study.claims import KINDS
 from calibcli.lab.study.experiment import CURVATURE, LOGGED, Arm, PrintedNumbers, Study, StudyClaim, table_of, wanted
 from calibcli.lab.training.options import Training
@@ -370,6 +371,9 @@ def _claim(table: Any, where: _Where) -> StudyClaim:
 def _check(study: Study, where: _Where) -> None:
     """Check what must hold between the tables, before anything is trained."""
     if study.computes:
+        if study.computes not in COMPUTED:
+            problem = f"{where.source}: nothing is computed by the name '{study.computes}'"
+            raise UsageError(problem, did_you_mean(study.computes, COMPUTED))
         return
     names = [arm.name for arm in study.arms]
     for kind, called in (("arms", names), ("claims", [claim.id for claim in study.claims])):

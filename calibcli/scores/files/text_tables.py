@@ -49,7 +49,8 @@ def fast_table(text: IO[bytes], delimiter: str, width: int, groups: Sequence[Seq
     inside = set(chain.from_iterable(groups)) - set(numbers)
     fields = [(str(i), "f8", (numbers[i],)) if i in numbers else (str(i), "O") for i in range(width) if i not in inside]
     stream = io.TextIOWrapper(text, encoding="utf-8-sig", newline="")
-    same: Any = {i: sys.intern for i in range(width) if i not in inside | set(numbers)}  # one object for equal texts
+    texts = set(range(width)) - inside - set(numbers)
+    same: Any = dict.fromkeys(texts, sys.intern)  # one object for equal texts
     try:
         with warnings.catch_warnings(action="ignore"):  # of a table without rows
             table = np.loadtxt(stream, np.dtype(fields), None, delimiter, same, skiprows=1, ndmin=1)
