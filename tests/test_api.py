@@ -218,3 +218,20 @@ def test_refusals_are_value_errors() -> None:
     with pytest.raises(ValueError, match="labels"):
         calibcli.measure([[1.0, 0.0], [0.0, 1.0]], [0, 5])
     assert not issubclass(GateFailed, ValueError)
+
+
+def test_the_logger_gets_notes_and_progress(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is shown unless a program listens, and nothing twice where one public function calls another."""
+    import logging
+
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("calibcli").handlers)
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(60, 3))
+    with caplog.at_level(logging.INFO, logger="calibcli"):
+        result = calibcli.measure(z, rng.integers(3, size=60), "ece")
+    assert result.notes
+    assert [record.getMessage() for record in caplog.records] == list(result.notes)
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, logger="calibcli"):
+        calibcli.measure(Path(__file__).parent.parent / "sample_data" / "test.npz")
+    assert any("%" in record.getMessage() and record.levelno == logging.DEBUG for record in caplog.records)

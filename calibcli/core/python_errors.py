@@ -1,15 +1,22 @@
-"""Rewrite errors for users of Python: `label_base=1` instead of `--label-base 1`."""
+"""What calls from Python get that commands do not: errors that name keywords (`label_base=1` instead of `--label-base
+1`), and the logger `calibcli`, to which notes go at level INFO and progress at level DEBUG.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from calibcli.core import extensions
 from calibcli.core.errors import COMMAND, CalibError
 
+LOGGER = logging.getLogger("calibcli")
+LOGGER.addHandler(logging.NullHandler())  # a program that uses calib decides what is shown
 F = TypeVar("F", bound=Callable[..., Any])
 OPTION = re.compile(r"calib [a-z]+ [^;,)]*|--([a-z][a-z0-9-]*)(?:[ =]([^\s;)]+))?")
 NAMES = {
@@ -36,7 +43,14 @@ def in_python(function: F, name: str = "") -> F:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            if COMMAND.get():
+                return function(*args, **kwargs)
+            listens = LOGGER.isEnabledFor(logging.DEBUG)
+            with extensions.reporting(_progress) if listens else contextlib.nullcontext():
+                result = function(*args, **kwargs)
+            for note in getattr(result, "notes", ()):
+                LOGGER.info("%s", note)
+            return result
         except CalibError as error:
             if not COMMAND.get():
                 error.problem, error.fix = (keywords(text, parameters) for text in (error.problem, error.fix))
@@ -46,6 +60,10 @@ def in_python(function: F, name: str = "") -> F:
         call.__module__, call.__name__ = "calibcli", name or function.__name__  # where pickle looks it up
         call.__qualname__ = call.__name__
     return call  # type: ignore[return-value]
+
+
+def _progress(fraction: float, text: str) -> None:
+    LOGGER.debug("%3.0f %% %s", 100 * fraction, text)
 
 
 def keywords(text: str, parameters: Mapping[str, inspect.Parameter]) -> str:
