@@ -19,6 +19,7 @@ NUMBERED = [
     *(f"3.{n}" for n in range(1, 8)),
     *(f"device {n}" for n in (1, 2, 4, 5, 7, 8, 10)),
     "models 1",
+    *(f"maps {n}" for n in range(1, 5)),
 ]
 NAMED = {
     "4": [

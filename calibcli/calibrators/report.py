@@ -149,7 +149,7 @@ class CrossFittedMethod:
     def parameters(self) -> float:
         """Number of parameters of the map; infinite for curves, which have as many as the rows decide."""
         form, k = SCALERS.choose(self.spec).traits["form"], self.after.k
-        return sum(form.size(k) for form in form.values() if not form.optional)
+        return float(sum(one.size(k) for one in form.values() if not one.optional))
 
 
 def _simplest(
