@@ -268,6 +268,35 @@ def test_a_change_within_one_tick_of_the_clock_is_seen() -> None:
 
 
 @pytest.mark.finding
+def test_a_young_file_is_opened_when_the_clock_has_moved_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "time", lambda: os.stat("a").st_ctime + 0.001)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    Path("a").write_bytes(b"before")
+    Source("a")
+    assert sum(waited) > 0.01
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda source: source.pread(6, 0),
+        lambda source: source.pread_into(memoryview(bytearray(6)), 0),
+        lambda source: source.reader().read(),
+        lambda source: source.sha256(),
+        lambda source: source.read(),
+    ],
+)
+def test_every_way_to_read_an_open_file_looks_whether_it_changed(read: Callable[[Source], Any]) -> None:
+    Path("a").write_bytes(b"before")
+    source = Source("a")
+    in_place("a", b"behind")
+    with pytest.raises(InputError, match="a changed while it was read"):
+        read(source)
+
+
+@pytest.mark.finding
 def test_nothing_is_written_from_inputs_that_changed() -> None:
     Path("a").write_bytes(b"before")
     with pytest.raises(InputError, match="changed"), unchanged("a"), atomic("out") as new:  # noqa: PT012
