@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from calibcli.core.errors import InputError, UsageError
+from calibcli.gate.check import asked
 from calibcli.gate.config import Config, Gate, gate_lines, limit_rule, load
+from calibcli.gate.options import Request
 
 FULL = """\
 schema = 1
@@ -180,3 +182,11 @@ def test_a_section_that_is_no_table_is_an_error_with_its_place(
         return
     with pytest.raises(UsageError, match=said):
         load()
+
+
+@pytest.mark.finding
+def test_ten_thousand_rules_are_refused_before_any_is_judged(tmp_path: Path) -> None:
+    rules = tmp_path / "calib.toml"
+    rules.write_text('[data]\neval = "t.npz"\n' + '[[gate]]\nmetric = "ece"\nlimit = 0.1\n' * 10_000)
+    with pytest.raises(UsageError, match="10,000 rules"):
+        asked(Request(config=rules))

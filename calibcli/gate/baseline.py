@@ -476,7 +476,7 @@ def unshared(
         weights = np.append(weights, np.full(here + there, weights.mean()))
     if groups is not None:
         groups = np.append(groups, groups.max() + 1 + np.arange(here + there))
-    ends = {"low": float(np.min(delta.low)), "high": float(np.max(delta.high)), "lost": delta.lost}
+    ends: dict[str, Any] = {"low": float(np.min(delta.low)), "high": float(np.max(delta.high)), "lost": delta.lost}
     best, worst = (
         MeanDifference(mean=WeightedMean(column, weights, mean.counts, groups), **ends)
         for column in ((low, high) if lower else (high, low))

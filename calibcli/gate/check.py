@@ -39,6 +39,7 @@ from calibcli.scores.reading_options import Reading
 # Judge every gate of a configuration on one input.
 
 MOST_SLICES = 1000
+MOST_RULES = 1000
 BaselineLookup = Callable[[str], tuple[BaselineRows, BaselineRows] | str]
 """Path of a baseline -> (rows of the input with ids hashed like the baseline's, rows of the baseline), or why not."""
 
@@ -365,7 +366,11 @@ def asked(request: Request) -> Config:
     )
     if not settings.eval and request.input is None:
         raise UsageError("no input", 'name a file with scores, or set eval = "FILE" under [data] of calib.toml')
-    return dataclasses.replace(settings, gates=tuple(_gates(request, settings)))
+    gates = tuple(_gates(request, settings))
+    if len(gates) > MOST_RULES:
+        problem = f"{len(gates):,} rules are more than {MOST_RULES:,}"
+        raise UsageError(problem, 'write each rule once; by = "COLUMN" judges one for every value of a column')
+    return dataclasses.replace(settings, gates=gates)
 
 
 def _gates(request: Request, settings: Config) -> list[Gate]:
