@@ -6,18 +6,20 @@ import contextlib
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
+from torch import Tensor
 
 from calibcli.calibrators import Scaler, same_order
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic
-from calibcli.networks import checkpoint, dataset
+from calibcli.networks import checkpoint, dataset, inference
 from calibcli.networks.dataset import Dataset
 from calibcli.networks.deploy import onnx_graph, onnx_run
 from calibcli.networks.deploy.onnx_graph import KINDS, OLDEST, PREFIX, GraphOps, Place, Value
@@ -81,7 +83,7 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
     if any(p.key == "calib.calibrator" for p in model.metadata_props):
         raise InputError(f"{path.name} holds a calibrator already", "export the network again, without it")
     with atomic(job.path) as temporary:  # beside its weights
-        raw = _raw(model, place, temporary, rows, job.scaler)
+        raw = _raw(model, place, temporary, rows, job.scaler, job.kind)
         scaler = _given(job.scaler, raw.shape[1], place.held)
         expected = scaler.map(_as_logits(raw, place, scaler))
         _put(model, place, scaler, wide, opset or OPSET, name)
@@ -138,18 +140,22 @@ def _feeds(running: Any, rows: Dataset) -> Iterator[tuple[Any, int]]:
         yield given, stop - start
 
 
-def _raw(model: Any, place: Place, temporary: Path, rows: Dataset, scaler: Scaler) -> Array:
+def _raw(model: Any, place: Place, temporary: Path, rows: Dataset, scaler: Scaler, kind: str | None) -> Array:
     """Run a copy of the network that has the value at the place as an output; see `_scores`."""
     graph = type(model)()
     graph.CopyFrom(model)
     if place.at not in {o.name for o in graph.graph.output}:
         graph.graph.output.append(helper.make_empty_tensor_value_info(place.at))
     temporary.write_bytes(graph.SerializeToString())
-    return _scores(onnx_run.session(temporary), place, rows, scaler)
+    return _scores(onnx_run.session(temporary), place, rows, scaler, kind)
 
 
-def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
-    """Return the output `place.at`, (n, columns) float64, and store its type and kind in the place."""
+def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler, kind: str | None) -> Array:
+    """Return the output `place.at`, (n, columns) float64, and store its type and kind in the place.
+
+    Raises:
+        InputError: as `inference.check`, or the output is no table of floats.
+    """
     [raw] = onnx_run.run(running, _feeds(running, rows), [place.at])
     if raw.ndim == 1:
         place.flat, raw = True, raw[:, None]
@@ -159,6 +165,12 @@ def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
     place.kind = next((kind for kind, name in KINDS.items() if np.dtype(name) == raw.dtype), 0)
     if not place.kind:
         raise InputError(f"'{place.at}' holds {raw.dtype}, not floats", "choose one: --to onnx:output=NAME")
+    steady(running, place.at, rows)
+    if kind is not None and place.held != "logits":
+        place.held = kind
+    one_label = raw.shape[1] == 1 or np.allclose(raw.sum(axis=1), 1, atol=1e-3)
+    if kind is None and place.held != "logits" and not one_label and (problem := inference.unit_interval(raw)):
+        raise InputError(problem, inference.NO_LOGITS)
     if not place.held:
         place.held = _held(raw)
         if place.held == "probabilities" and raw.shape[1] == 1 and scaler.kind == "logits":  # or narrow logits
@@ -166,6 +178,26 @@ def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
             fix = "fit the calibrator on what this network gives, not on logits, or end it with a Sigmoid"
             raise InputError(f"{problem}; the calibrator was fitted on logits", fix)
     return raw.astype(np.float64)
+
+
+def steady(running: Any, name: str, rows: Dataset) -> None:
+    """Refuse a graph whose output `name` is random or depends on the other rows of a batch; see `inference.check`.
+
+    Where its batch size is fixed, a batch is filled with copies of its last row.
+    """
+    fixed = onnx_run.batch(running)
+
+    def outputs_of(index: Sequence[int]) -> Tensor:
+        given = onnx_run.named_inputs(running, rows.batch(np.array(index))[0])
+        if missing := max(0, (fixed or 0) - len(index)):
+            given = {key: np.concatenate([x, *[x[-1:]] * missing]) for key, x in given.items()}
+        [out] = onnx_run.run(running, iter([(given, len(index))]), [name])
+        return torch.as_tensor(out.reshape(len(out), -1))
+
+    together = outputs_of(range(min(fixed or inference.FIRST, len(rows))))
+    off, why = inference.unsteady(outputs_of, together)
+    if why == inference.RANDOM or (why and off > inference.QUANTISED):
+        raise InputError(why, inference.STILL if why == inference.RANDOM else inference.ROWS)
 
 
 def _gives(place: Place) -> str:
@@ -270,7 +302,9 @@ def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> floa
     return before + float(np.abs((half(p) if place.before == "Softmax" else p) - exact).max())
 
 
-def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[Array, Callable[[], float | None]]:
+def before(
+    network: Path, rows: Dataset, scaler: Scaler, output: str, kind: str | None = None
+) -> tuple[Array, Callable[[], float | None]]:
     """Return the log-probabilities (n, K) of a network before its calibrator, and a function for the cost of float16.
 
     Raises:
@@ -280,9 +314,9 @@ def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[A
     place = onnx_graph.find(model, output, network.name)[1]
     if place.before:  # a copy of the graph gives it out
         with tempfile.TemporaryDirectory() as name, weights_beside(network, Path(name) / network.name):
-            raw = _raw(model, place, Path(name) / network.name, rows, scaler)
+            raw = _raw(model, place, Path(name) / network.name, rows, scaler, kind)
     else:
-        raw = _scores(onnx_run.session(network), place, rows, scaler)
+        raw = _scores(onnx_run.session(network), place, rows, scaler, kind)
     given = _given(scaler, raw.shape[1], place.held)
     logits = _as_logits(raw, place, given)
 
@@ -295,6 +329,7 @@ def outputs(path: Path, rows: Dataset, output: str = "") -> Array:
     name, place = onnx_graph.find(model, output, path.name)
     running = onnx_run.session(path)
     [out] = onnx_run.run(running, _feeds(running, rows), [name])
+    steady(running, name, rows)
     out = np.asarray(out if out.ndim > 1 else out[:, None], np.float64)
     kind = onnx_run.said(path).get(onnx_run.GIVES) or _gives(place) or _held(out)
     if out.shape[1] == 1:
