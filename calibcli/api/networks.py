@@ -107,7 +107,7 @@ def logits(request: LogitsRequest) -> Result:
     claim(*inference.files_of(target))
     where, precision = devices.pick(request.device), devices.dtype(request.dtype)
     devices.set_threads(request.threads)
-    loaded = checkpoint.of(request.model, request.arch, request.arch_file, request.trust)
+    loaded = checkpoint.of(request.model, request.arch, request.arch_file, request.trust, request.data)
     prepared = {f.name: getattr(request, f.name) for f in dataclasses.fields(reading_options.DatasetOptions)}
     rows = loaded.open_data(request.data, "test", "validation", **prepared, trust=request.trust)
     written = inference.write_logits(

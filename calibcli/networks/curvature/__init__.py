@@ -305,7 +305,7 @@ def curvature(
     _check(quantities, memory, level, batch_size, seed, kind)
     where, precision = devices.pick(device), devices.dtype(dtype)
     measured = final(loss)
-    loaded = checkpoint.of(model, arch, arch_file, trust).with_gradients()
+    loaded = checkpoint.of(model, arch, arch_file, trust, data).with_gradients()
     both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
     rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
     rows |= {"layout": layout, "inputs": inputs, "labels": labels}
