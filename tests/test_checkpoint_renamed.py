@@ -203,3 +203,38 @@ def test_a_model_that_prunes_itself_loads_its_own_names(tmp_path: Path, code: Pa
     read = loaded(tmp_path, prefixed(model.state_dict(), "net"), "pruned")
     assert same(read.model, model)
     assert not any("weight_mask" in note for note in read.notes)
+
+
+NAMES = ["model.pth.tar", "model.tar", "model.tgz", "model.ckpt", "model.zip", "model.npz", "model"]
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("old", [False, True], ids=["zip", "legacy"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_content_of_a_checkpoint_decides_not_its_name(name: str, old: bool, tmp_path: Path) -> None:
+    state = {"epoch": 3, "state_dict": network().state_dict(), "best": 0.7}
+    torch.save(state, tmp_path / name, _use_new_zipfile_serialization=not old)
+    assert calibcli.inspect(tmp_path / name).facts["what"] == "a checkpoint"
+    spec = "mlp:inputs=4,hidden=8,classes=3,activation=tanh"
+    assert same(checkpoint.load(tmp_path / name, arch=spec).model, network())
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    "beside", [np.float64(0.7), np.arange(3), {"a": np.int64(2)}, Path("x")], ids=["scalar", "array", "nested", "path"]
+)
+def test_what_lies_beside_weights_is_left_out_alike_and_export_says_first_that_it_cannot(
+    beside: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save({"state_dict": network().state_dict(), "beside": beside}, tmp_path / "model.pt")
+    found = calibcli.inspect(tmp_path / "model.pt")
+    assert found.facts["what"] == "a checkpoint"
+    assert found.facts["tensors"] == 4
+    assert any("left out, not executed" in note for note in found.notes)
+    spec = "mlp:inputs=4,hidden=8,classes=3,activation=tanh"
+    assert same(checkpoint.load(tmp_path / "model.pt", arch=spec).model, network())
+    monkeypatch.setattr("calibcli.networks.deploy.checkpoint_export.opened", lambda job: pytest.fail("it was run"))
+    fit = calibcli.fit_scaler(np.random.default_rng(0).standard_normal((90, 3)), np.arange(90) % 3)
+    data = {"data": (X.numpy(), np.arange(5) % 3), "arch": spec}
+    with pytest.raises(InputError, match="more than tensors"):
+        calibcli.export(fit, "checkpoint", model=tmp_path / "model.pt", save=tmp_path / "out.pt", **data)

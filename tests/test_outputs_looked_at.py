@@ -39,7 +39,7 @@ class Constant(nn.Module):
         self.bias = nn.Parameter(torch.tensor(values))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.bias.expand(len(x), -1) + 0 * x.sum(1, keepdim=True)
+        return self.bias + 0 * x.sum(1, keepdim=True)
 
 
 def softmax(z: Tensor) -> Tensor:
@@ -222,7 +222,8 @@ def test_graphs_keep_the_mode_that_they_were_exported_in(name: str, tmp_path: Pa
         found["export"] = verdict(
             lambda: calibcli.export(scaler, "onnx", model=model, data=data, save=tmp_path / "out.onnx")
         )
-    assert found == dict.fromkeys(found, BAKED.get(name, expected))
+    # ONNX Runtime leaves a dropout out, also one that was exported in training mode
+    assert found == dict.fromkeys(found, FINE if name == "dropout-training" else BAKED.get(name, expected))
 
 
 class Drawn(torch.utils.data.Dataset):  # type: ignore[type-arg]
