@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,9 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
         raw = _raw(model, place, temporary, rows, job.scaler, job.kind)
         scaler = _given(job.scaler, raw.shape[1], place.held)
         expected = scaler.map(_as_logits(raw, place, scaler))
+        told = _predictions(model, name, onnx_run.session(temporary), rows, raw)
         _put(model, place, scaler, wide, opset or OPSET, name)
+        remarks = [] if keeps_class(scaler) else [_follow(model, name, one, place) for one in told]
         known = {p.key: p.value for p in model.metadata_props}
         helper.set_model_props(model, {**known, **stamp(job), onnx_run.OUTPUT: name, onnx_run.GIVES: _gives(place)})
         temporary.write_bytes(model.SerializeToString())
@@ -101,6 +104,7 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
     arithmetic = "float64" if wide else "float32"
     facts = {"takes": "inputs", "output": name, "placed": placed, "arithmetic": arithmetic}
     notes = [f"weights are stored beside the model: {', '.join(beside)}"] if beside else []
+    notes += remarks
     inputs = [{"path": rows.source, "sha256": rows.sha256}] if rows.sha256 else []
     return Shipped(files=[job.path], compared=compared, facts=facts, notes=[*rows.notes, *notes], inputs=inputs)
 
@@ -230,6 +234,102 @@ def _as_logits(raw: Array, place: Place, scaler: Scaler) -> Array:
     if scaler.columns == 1:
         return logits_of(raw[:, :1], scaler.kind)
     return logits_of(raw, "logits" if place.held == "logits" else "probabilities")
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    """An output of a graph that is the predicted class, as converters of scikit-learn write it.
+
+    Attributes:
+        output: its name.  kind: type of its elements.  column: whether it is (n, 1).
+        classes: what it says for each class, () if that is not known of all.
+    """
+
+    output: str
+    kind: int
+    column: bool
+    classes: tuple[Any, ...]
+
+
+NAMED = (TensorProto.INT64, TensorProto.INT32, TensorProto.STRING)
+AGREE = 0.999  # share of rows, for scores that are rounded
+
+
+def keeps_class(scaler: Scaler) -> bool:
+    """Whether a map leaves the predicted class of a network as it is."""
+    return scaler.preserves_accuracy and scaler.columns > 1
+
+
+def _predictions(model: Any, name: str, running: Any, rows: Dataset, scores: Array) -> list[Predicted]:
+    """Find the outputs that are the class of the largest score.
+
+    Args:
+        name: of the output of scores.  running: a session of the graph.  scores: (n, columns), of the rows.
+    """
+    graph, found = model.graph, list[Predicted]()
+    k = max(2, scores.shape[1])
+    half = 0.5 if scores.min() >= 0 else 0
+    both = scores if scores.shape[1] > 1 else np.concatenate([2 * half - scores, scores], axis=1)
+    ends = np.sort(both, axis=1)
+    apart = ends[:, -1] - ends[:, -2] > 1e-5  # equal scores may fall either way
+    top = both.argmax(axis=1)[apart]
+    listed = [a for node in graph.node for a in node.attribute if a.name.startswith("classlabels_")]
+    for o in graph.output:
+        if o.name == name or o.type.WhichOneof("value") != "tensor_type" or o.type.tensor_type.elem_type not in NAMED:
+            continue
+        [values] = onnx_run.run(running, _feeds(running, rows), [o.name])
+        if values.size != len(scores) or not apart.any():
+            continue
+        flat = values.reshape(-1)[apart]
+        said = {c: Counter(flat[top == c].tolist()).most_common(1)[0] for c in np.unique(top).tolist()}
+        if sum(times for _, times in said.values()) < AGREE * len(flat) or len({v for v, _ in said.values()}) < len(
+            said
+        ):
+            continue
+        names = next((tuple(a.ints) or tuple(s.decode() for s in a.strings) for a in listed
+                      if len(a.ints or a.strings) == k), ())  # fmt: skip
+        if any(names and names[c] != value for c, (value, _) in said.items()) or not names:
+            names = tuple(said[c][0] for c in range(k)) if len(said) == k else ()
+        found.append(Predicted(o.name, o.type.tensor_type.elem_type, values.ndim == 2, names))
+    return found
+
+
+def _follow(model: Any, name: str, predicted: Predicted, place: Place) -> str:
+    """Let a predicted class follow the calibrated scores, or take it out of the graph; return a note."""
+    graph, old = model.graph, f"{PREFIX}{predicted.output}_before"
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for i, one in enumerate(names):
+                if one == predicted.output:
+                    names[i] = old
+    if not predicted.classes or place.flat:
+        kept = [o for o in graph.output if o.name != predicted.output]
+        del graph.output[:]
+        graph.output.extend(kept)
+        return f"the output '{predicted.output}' was left out: it is the class before calibration, which may be another"
+    stem = f"{PREFIX}{predicted.output}"
+    values = [v.encode() if isinstance(v, str) else v for v in predicted.classes]
+    graph.initializer.append(helper.make_tensor(f"{stem}_classes", predicted.kind, [len(values)], values))
+    nodes = [
+        helper.make_node("Cast", [name], [f"{stem}_scores"], to=TensorProto.FLOAT),
+        helper.make_node("ArgMax", [f"{stem}_scores"], [f"{stem}_top"], axis=1, keepdims=int(predicted.column)),
+        helper.make_node("Gather", [f"{stem}_classes", f"{stem}_top"], [predicted.output], axis=0),
+    ]
+    graph.node.extend(nodes)
+    return f"the output '{predicted.output}' was made the class of the largest calibrated score"
+
+
+def contradictions(path: Path, rows: Dataset, output: str = "") -> list[str]:
+    """List the outputs of a network that are a class, and another one than the largest of its scores."""
+    model = onnx_run.read(path)
+    name, _ = onnx_graph.find(model, output, path.name)
+    running = onnx_run.session(path)
+    [scores] = onnx_run.run(running, _feeds(running, rows), [name])
+    scores = scores if scores.ndim > 1 else scores[:, None]
+    classes = [o.name for o in model.graph.output if o.name != name
+               and o.type.WhichOneof("value") == "tensor_type" and o.type.tensor_type.elem_type in NAMED]  # fmt: skip
+    told = {one.output for one in _predictions(model, name, running, rows, scores)}
+    return [one for one in classes if one not in told]
 
 
 def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name: str) -> None:
