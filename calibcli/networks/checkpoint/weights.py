@@ -385,7 +385,7 @@ def likely(tables: Tables, source: str, key: str = "") -> tuple[str | None, str]
     return perceptron(main(tables)), ""
 
 
-def chain(tensors: Tensors) -> list[str]:
+def chain(tensors: Mapping[str, Tensor]) -> list[str]:
     """List the linear layers of tensors that are nothing else, in the order in which they feed each other; [] if none.
 
     Layers of a sequence that follow each other without a gap have no activation between them: they are no perceptron.
