@@ -75,7 +75,8 @@ def test_tokens_beyond_the_vocabulary(tmp_path: Path) -> None:
     ids = np.array([[1, 2], [3, 4], [5, 10]])
     np.savez(tmp_path / "d.npz", input_ids=ids, attention_mask=np.ones_like(ids), labels=np.zeros(3, int))
     data = dataset.load(tmp_path / "d.npz")
-    assert inference.check(data, Keyed()) == 3
+    with pytest.raises(InputError, match="rows 0 to 2 do not fit the model"):
+        inference.check(data, Keyed())
     with pytest.raises(InputError, match="rows 2 to 2 do not fit the model"):
         list(inference.predict(Keyed(), data, batch_size=2))
 

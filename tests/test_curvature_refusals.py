@@ -127,7 +127,7 @@ def net(name: str) -> list[str]:
         (net("frozen"), 4, "no trainable parameters", "requires_grad"),
         (net("huge"), 4, "out of memory", "memory"),
         (net("large"), 4, "out of memory on cpu with one row at a time", "--params"),
-        (net("places"), 4, "(2, 1, 3) for 2 rows", "(rows, classes)"),
+        (net("places"), 4, "(20, 1, 3) for 20 rows", "(rows, classes)"),
     ],
 )
 def test_refused(

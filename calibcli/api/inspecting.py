@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -19,7 +20,7 @@ from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.networks.user_code import FAILURES
 from calibcli.scores import array_names, confidence, other_files, recorded_outputs
 from calibcli.scores.array_names import candidates, pick_scores, shape_text
-from calibcli.scores.files import locations
+from calibcli.scores.files import locations, pickles
 from calibcli.scores.files.arrays import DOWNLOADED, FileContents, distinct, load_any, split_part
 from calibcli.scores.files.formats import safetensors
 from calibcli.scores.files.source import Source
@@ -174,7 +175,9 @@ def of(given: Path) -> Result | None:
     model = beside.is_file() and (inside or path.name.startswith(("model.", "pytorch_")))
     if inside and (path / locations.STATE).is_file():
         return None  # recorded outputs or a data set: its tables decide
-    if (inside and not model) or path.name.lower().endswith(DOWNLOADED):
+    if not inside and not model and (found := _among_objects(path)) is not None:
+        return found
+    if (inside and not model) or (path.name.lower().endswith(DOWNLOADED) and not _of_torch(path)):
         from calibcli.networks.dataset import downloads
 
         weights = any(part.suffix in (".safetensors", ".bin") for part in path.iterdir()) if inside else False
@@ -205,6 +208,46 @@ def of(given: Path) -> Result | None:
     facts = {**description, **_weights([file for file in members(path) if file.suffix != ".json"])}
     used_by = "none: its outputs are not logits of classes" if notes else "logits, curvature, fit"
     return _described(path, sha256, facts.pop("what"), used_by, facts, notes)
+
+
+def _of_torch(path: Path) -> bool:
+    """Whether torch.save wrote a file, whatever its name says (`model.pth.tar` is no archive)."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+        if head[:2] == b"PK":
+            with zipfile.ZipFile(path) as archive:
+                return any(name.endswith("data.pkl") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
+    return pickles.is_pickle(head)
+
+
+def _among_objects(path: Path) -> Result | None:
+    """Describe weights in a pickle that holds other objects too, such as a NumPy number; None for any other file.
+
+    Nothing is executed: the weights are read as `calib logits` reads them.
+    """
+    if not path.is_file() or not _of_torch(path):
+        return None
+    source = Source(path)
+    try:
+        names = other_files.pickled_globals(source)
+    except InputError:  # damaged: whoever reads it says so
+        return None
+    if pickles.only_tensors(names) or any(name.startswith("torch.nn.modules.") for name in names):
+        return None
+    from calibcli.networks.checkpoint import containers, weights
+
+    try:
+        contents = containers.read(path, trust=False)
+        tensors = weights.main(weights.tables(contents.tensors, str(path)))
+    except InputError:  # no weights by name
+        return None
+    if not any(name.endswith(other_files.WEIGHTS) for name in tensors):
+        return None
+    facts = {"tensors": len(tensors), "parameters": sum(tensor.numel() for tensor in tensors.values())}
+    return _described(path, source.sha256(), "a checkpoint", "curvature, logits, fit", facts, contents.notes)
 
 
 def _described(path: Path, sha256: str, kind: str, used_by: str, facts: dict[str, Any], notes: list[str]) -> Result:

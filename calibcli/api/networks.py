@@ -57,7 +57,9 @@ def train(setup: Setup) -> Result:
 
 
 @dataclass(frozen=True)
-class LogitsRequest(reading_options.DatasetOptions, reading_options.NetworkOptions, devices.Machine):
+class LogitsRequest(
+    reading_options.DatasetOptions, reading_options.OutputOptions, reading_options.NetworkOptions, devices.Machine
+):
     """The arguments of `logits`."""
 
     model: Any
@@ -90,6 +92,7 @@ def logits(request: LogitsRequest) -> Result:
             checkpoint.
         save: .npz or .safetensors with `logits` (N, K) of float32 and `labels` (N,) of int64; or .npy, of the logits.
         batch_size: rows per forward pass.
+        kind: `logits` says that outputs are logits though all lie in [0, 1].
         arch, arch_file, trust: of a checkpoint; mean to split_seed: of the data set; see `calib logits --help`.
         device, dtype, seed, threads: as for `curvature`.  progress: called with (fraction, text).
 
@@ -104,7 +107,7 @@ def logits(request: LogitsRequest) -> Result:
     claim(*inference.files_of(target))
     where, precision = devices.pick(request.device), devices.dtype(request.dtype)
     devices.set_threads(request.threads)
-    loaded = checkpoint.of(request.model, request.arch, request.arch_file, request.trust)
+    loaded = checkpoint.of(request.model, request.arch, request.arch_file, request.trust, request.data)
     prepared = {f.name: getattr(request, f.name) for f in dataclasses.fields(reading_options.DatasetOptions)}
     rows = loaded.open_data(request.data, "test", "validation", **prepared, trust=request.trust)
     written = inference.write_logits(
@@ -115,6 +118,7 @@ def logits(request: LogitsRequest) -> Result:
         device=where,
         dtype=precision,
         progress=request.progress,
+        kind=request.kind,
         folded=checkpoint.folded(loaded.metadata),
     )
     facts = loaded.facts(rows)

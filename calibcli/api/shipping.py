@@ -79,6 +79,7 @@ def export(
         scaler, files = opened(calibrator, labels=True)
         path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
         reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
+        said = None if model is None else _kind_of_network(reading)
         if model is not None:
             reading["trust"] = trust
         elif isinstance(scaler, LabelCalibrators):
@@ -86,12 +87,22 @@ def export(
         elif data is not None and not is_path(data):
             data, reading = given(export, data, labels, how, progress, need_labels=False), {}
         into = None if model is None else Path(model)
-        return ship(to, ExportRequest(scaler, Path(save), path, into, data, network, reading, tolerance, as_estimator))
+        request = ExportRequest(scaler, Path(save), path, into, data, network, reading, tolerance, as_estimator, said)
+        return ship(to, request)
 
 
 def _files(*given: Any) -> list[str | Path]:
     """Return those arguments that are names of files, which are opened several times, for rows and for digests."""
     return [one for one in given if isinstance(one, str | Path) and os.path.isfile(one)]
+
+
+def _kind_of_network(reading: dict[str, Any]) -> str | None:
+    """Take the option `kind`, which is about the outputs of a network, from those about reading its inputs."""
+    kind = reading.pop("kind", None)
+    if kind not in (None, "logits"):
+        problem = f"--kind {kind} is of recorded scores, and the rows are inputs of a network"
+        raise UsageError(problem, "leave it out, or pass --kind logits if the network gives logits in [0, 1]")
+    return None if kind is None else "logits"
 
 
 def _path_of_labels(data: Any) -> None:
@@ -157,12 +168,13 @@ def verify(
         scaler, files = opened(calibrator, labels=True)
         path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
         reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels}), "trust": trust}
+        said = None if before is None else _kind_of_network(reading)
         if isinstance(scaler, LabelCalibrators):
             _path_of_labels(data)
             reading.pop("trust")
         elif before is None:
             data, reading = given(verify, data, labels, how, progress, need_labels=False), {}
-        job = ExportRequest(scaler, Path(deployed), path, None, data, network, reading, tolerance)
+        job = ExportRequest(scaler, Path(deployed), path, None, data, network, reading, tolerance, kind=said)
         result = prove(job, None if before is None else Path(before), request)
     inputs = list(result.provenance["inputs"])
     if isinstance(data, Predictions):

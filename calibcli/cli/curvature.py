@@ -36,6 +36,7 @@ def command(
     machine: devices.Machine,
     run: CommandRun,
     network: reading_options.NetworkOptions,
+    outputs: reading_options.OutputOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
     """Largest and smallest eigenvalues, trace, spectral density and gradient norm of the loss around a checkpoint.
@@ -62,7 +63,7 @@ def command(
         memory=memory,  # type: ignore[arg-type]
         batch_size=batch_size,
         tf32=tf32,
-        **{**vars(network), **vars(rows)},
+        **{**vars(network), **vars(outputs), **vars(rows)},
         device=machine.device,
         dtype=machine.dtype,
         seed=machine.seed,

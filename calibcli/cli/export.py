@@ -42,7 +42,11 @@ def command(
     tolerance: NotNegative | None = option(
         None, "Largest allowed difference of a probability (default: 1e-6 in float32)."
     ),
-    kind: str | None = option(None, "Kind of recorded scores: logits, probabilities or log_probabilities."),
+    kind: str | None = option(
+        None,
+        "Kind of recorded scores: logits, probabilities or log_probabilities; with --model, logits if all lie in "
+        "[0, 1].",
+    ),
     run: Reported,
     network: reading_options.NetworkOptions,
     rows: reading_options.DatasetOptions,
@@ -57,7 +61,7 @@ def command(
     progress = run.progress("exporting")
     from calibcli.api.shipping import export
 
-    reading = {"kind": kind, "labels": rows.labels} if model is None else vars(rows)
+    reading = {"kind": kind, **({"labels": rows.labels} if model is None else vars(rows))}
     options = {**vars(network), **{key: value for key, value in reading.items() if value is not None}}
     options |= {"model": model, "data": data, "tolerance": tolerance, "progress": progress}
     return run.finish(export(calibrator, to, save=save, **options))

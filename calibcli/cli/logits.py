@@ -22,6 +22,7 @@ def command(
     machine: Machine,
     run: CommandRun,
     network: reading_options.NetworkOptions,
+    outputs: reading_options.OutputOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
     """Run a model over a data set and save its logits and labels for the other commands.
@@ -35,5 +36,5 @@ def command(
     progress(0.0, "loading PyTorch")
     from calibcli.api.networks import logits
 
-    options = {**vars(machine), **vars(network), **vars(rows)}
+    options = {**vars(machine), **vars(network), **vars(outputs), **vars(rows)}
     return run.finish(logits(model, data, save=save, batch_size=batch_size, progress=progress, **options))

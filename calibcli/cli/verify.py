@@ -23,7 +23,11 @@ def command(
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
     config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml."),
     tolerance: NotNegative | None = option(None, "Largest allowed difference of a probability (default: 1e-6)."),
-    kind: str | None = option(None, "Kind of recorded scores: logits, probabilities or log_probabilities."),
+    kind: str | None = option(
+        None,
+        "Kind of recorded scores: logits, probabilities or log_probabilities; with --before, logits if all lie in "
+        "[0, 1].",
+    ),
     run: CommandRun,
     network: reading_options.NetworkOptions,
     rows: reading_options.DatasetOptions,
@@ -38,7 +42,7 @@ def command(
     progress = run.progress("verifying")
     from calibcli.api.shipping import verify
 
-    reading = {"kind": kind, "labels": rows.labels} if before is None else vars(rows)
+    reading = {"kind": kind, **({"labels": rows.labels} if before is None else vars(rows))}
     options = {**vars(network), **{key: value for key, value in reading.items() if value is not None}}
     result = verify(
         deployed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,7 @@ from calibcli.core.errors import CalibError, InputError
 from calibcli.core.files import atomic, known_suffix
 from calibcli.networks import device as devices
 from calibcli.networks.architectures.shelf import logits as logits
+from calibcli.networks.architectures.shelf import outputs
 from calibcli.networks.dataset import Dataset, tight
 from calibcli.networks.user_code import FAILURES
 from calibcli.scores.files.roles import FOLDED
@@ -29,23 +30,69 @@ SUFFIXES = (".npz", ".safetensors", ".npy")
 NAMES = {"<f4": "F32", "<i8": "I64", "<i4": "I32"}
 
 
-def check(data: Dataset, model: nn.Module) -> int:
-    """Run two rows through the model, twice, and leave the model and the random state as they were.
+FIRST = 64  # rows that are looked at
+FEWEST = 8  # numbers that lie in [0, 1] by chance too often
+SAME = 1e-3  # relative difference up to which two rows of outputs are the same
+QUANTISED = 0.05  # up to which a network without gradients may differ: dynamic quantisation has one scale for a batch
+Run = Callable[[Sequence[int]], Tensor]  # rows -> their outputs (n, columns)
+RANDOM = "the model's outputs change from call to call"
+STILL = "switch off dropout and noise in eval mode, as F.dropout(x, training=self.training) does"
+BESIDE = "the model's output for a row depends on the rows beside it"
+ROWS = "take nothing from the other rows of a batch in eval mode, as a batch norm without running statistics does"
+
+
+def check(data: Dataset, model: nn.Module, kind: str | None = None, drawn: bool = False) -> int:
+    """Look at what the model gives for the first rows, before anything is computed from it.
+
+    The rows run together, and their ends run again, and alone. The model and the random state are left as they were.
+
+    Args:
+        kind: `logits` if the user says that the outputs are logits, though all lie in [0, 1].
+        drawn: whether the data set may draw its rows at random, as with augmentation in training.
 
     Returns:
         K, the number of classes.
 
     Raises:
-        InputError: the model does not take the inputs, its output is not logits, or a label is not a class.
+        InputError: the data set draws its rows at random; the model does not take them; its outputs are random, depend
+            on the other rows, or are not logits; or a label is not a class.
     """
     modes = [(module, module.training) for module in model.modules()]
     tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
     where, dtype = (tensors[0].device, tensors[0].dtype) if tensors else (torch.device("cpu"), torch.float32)
-    inputs, _ = data.batch(np.arange(min(2, len(data))), device=where, dtype=dtype)
+    state = [(buffer, buffer.clone()) for buffer in model.buffers()]  # which a program in training mode moves
+
+    first, _ = data.batch(np.arange(min(FIRST, len(data))), device=where, dtype=dtype)
+
+    def outputs_of(network: nn.Module, precision: torch.dtype) -> Run:
+        def take(part: Tensor, rows: Sequence[int]) -> Tensor:
+            part = part[list(rows)]
+            return part.to(precision) if part.is_floating_point() else part
+
+        return lambda rows: outputs(
+            network,
+            {name: take(t, rows) for name, t in first.items()} if isinstance(first, Mapping) else take(first, rows),
+        )
+
     try:
         model.eval()
         with torch.no_grad(), devices.unchanged_rng(where), devices.full_float32():
-            out, again = logits(model, inputs), logits(model, inputs)
+            if not drawn:
+                _same_twice(data)
+            run = outputs_of(model, dtype)
+            out = _together(run, min(FIRST, len(data)))
+            off, why = unsteady(run, out)
+            if why == BESIDE and tensors and dtype != torch.float64 and off <= 100 * SAME:
+                wide = copy.deepcopy(model).double()  # a difference that vanishes is rounding
+                off = unsteady(outputs_of(wide, torch.float64), _together(outputs_of(wide, torch.float64), len(out)))[0]
+                why = why if off > SAME / 10 else ""
+            graded = any(p.requires_grad for p in model.parameters())
+            if why == BESIDE and off <= QUANTISED and not graded:
+                data.notes.append(f"{BESIDE}, by {off:.1g} of its size, as with weights that are quantised as they run")
+            elif why:
+                raise InputError(why, STILL if why == RANDOM else ROWS)
+            if kind is None and (problem := unit_interval(out)) and not _linear(model, run, out):
+                raise InputError(problem, NO_LOGITS)
     except CalibError:
         raise
     except FAILURES as error:
@@ -54,23 +101,111 @@ def check(data: Dataset, model: nn.Module) -> int:
         if "'indices'" in str(error):  # of torch.embedding
             problem = "the model expects whole numbers (tokens), and its inputs are real numbers"
             raise InputError(problem, "call their array tokens or input_ids (in Python: a dict by name)") from None
+        if isinstance(error, IndexError):
+            raise _beyond(range(min(FIRST, len(data))), error) from None
         raise InputError(_misfit(data, model, error), "pass --layout, or a data set made for this model") from None
     finally:
         for module, mode in modes:
             module.training = mode
-    ones = torch.ones(len(out), dtype=torch.float64, device=where)
-    if bool((out >= 0).all()) and torch.allclose(out.sum(1).double(), ones, atol=1e-4):
-        problem = "the model's outputs are probabilities, not logits"
-        raise InputError(problem, "leave the softmax out of its forward pass")
-    if not torch.allclose(out, again, rtol=1e-2, atol=1e-3 * float(out.abs().nan_to_num().max()), equal_nan=True):
-        data.notes.append("the model's outputs change from call to call, as with dropout left on: each is one draw")
-    classes = out.shape[1]
-    top = int(data.labels.max())
+        with torch.no_grad():
+            for buffer, before in state:
+                buffer.copy_(before)
+    classes = max(2, out.shape[1])
+    _labels(data, classes)
+    return classes
+
+
+NO_LOGITS = "leave the sigmoid or softmax out of its forward pass, or pass --kind logits if these are logits"
+
+
+def unit_interval(out: Tensor | NDArray[Any]) -> str:
+    """Say that outputs (n, columns) lie in [0, 1] as probabilities do, before one column becomes two; "" if not so.
+
+    A table of zeros is what a head gives that starts at 0.
+    """
+    z = torch.as_tensor(out).double()
+    if z.numel() == 0 or not bool(((z >= 0) & (z <= 1 + 1e-6)).all()) or not bool(z.any()):
+        return ""
+    if z.shape[1] > 1 and torch.allclose(z.sum(1), torch.ones(len(z), dtype=z.dtype, device=z.device), atol=1e-4):
+        return "the model's outputs are probabilities, not logits"
+    if z.numel() < FEWEST:
+        return ""
+    return f"all outputs for the first {len(z)} rows lie in [0, 1], as those of a sigmoid do, and logits are read"
+
+
+def unsteady(run: Run, out: Tensor) -> tuple[float, str]:
+    """Compare the first and last row of `out` with what they are again, as a pair and alone.
+
+    Args:
+        run: gives outputs for rows.  out: (n, columns), of the rows 0 to n - 1 together.
+
+    Returns:
+        The largest difference, relative to the size of a row, and `RANDOM`, `BESIDE` or "" for what it says.
+    """
+    ends = [0, len(out) - 1][: len(out)]
+    limit = max(SAME, 8 * torch.finfo(out.dtype).eps) if out.is_floating_point() else SAME
+    usual = out.abs().double().nan_to_num().amax(1).mean()
+
+    def off(one: Tensor, other: Tensor) -> float:
+        sizes = other.abs().double().amax(1, keepdim=True).clamp(min=float(usual) / 10 or 1e-300)
+        return float(((one.double() - other.double()).abs() / sizes).nan_to_num().max())
+
+    pair = run(ends)
+    if (moved := off(run(ends), pair)) > limit / 10:
+        return moved, RANDOM
+    found = off(pair, out[ends])
+    with contextlib.suppress(*FAILURES, CalibError):  # a model that takes no row alone, such as one that squeezes
+        found = max(found, off(torch.cat([run([i]) for i in ends]), out[ends]))
+    return found, BESIDE if found > limit else ""
+
+
+def _together(run: Run, n: int) -> Tensor:
+    """Run the first n rows together, fewer if memory does not suffice."""
+    while True:
+        try:
+            return run(range(n))
+        except FAILURES as error:
+            if n <= 2 or not devices.is_out_of_memory(error):
+                raise
+            n //= 2
+
+
+def _same_twice(data: Dataset) -> None:
+    """Refuse a data set that gives other inputs when a row is read again."""
+    rows = np.arange(min(16, len(data)))
+    first, again = (list(i.values()) if isinstance(i, Mapping) else [i] for i in (data.batch(rows)[0] for _ in "12"))
+    if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, again)):
+        problem = f"{data.source} draws its rows at random: they differ when they are read again"
+        raise InputError(problem, "leave the random augmentation out of a data set that is measured")
+
+
+def _linear(model: nn.Module, run: Run, out: Tensor) -> bool:
+    """Whether a linear layer gives the outputs as they are: then they are no probabilities, wherever they lie."""
+    seen = list[Tensor]()
+    linear = [m for m in model.modules() if isinstance(m, nn.Linear) and not isinstance(m, torch.jit.ScriptModule)]
+    hooks = [m.register_forward_hook(lambda _, inputs, given: seen.append(given)) for m in linear]
+    try:
+        given = run(range(min(2, len(out))))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return any(one.shape == given.shape and torch.equal(one, given) for one in seen)
+
+
+def _labels(data: Dataset, classes: int) -> None:
+    top, least = int(data.labels.max()), int(data.labels.min())
+    if least < 0:
+        problem = f"{data.source}: label {least} in row {int(data.labels.argmin())} is no class"
+        raise InputError(problem, "leave the rows without a class out of the data set; classes are 0, 1, ...")
     if top >= classes:
         row = int(data.labels.argmax())
         problem = f"{data.source}: label {top} in row {row}, but the model has {classes} outputs (0 to {classes - 1})"
         raise InputError(problem, "pass the data set the model was made for, or a model with more classes")
-    return classes
+
+
+def _beyond(rows: range | slice, error: IndexError) -> InputError:
+    problem = f"rows {rows.start} to {rows.stop - 1} do not fit the model ({error})"
+    return InputError(problem, "check that no token is beyond the model's vocabulary")
 
 
 def _misfit(data: Dataset, model: nn.Module, error: BaseException) -> str:
@@ -119,8 +254,7 @@ def predict(
                 torch.cuda.empty_cache()
             continue
         except IndexError as error:  # an embedding: "index out of range in self"
-            problem = f"rows {rows.start} to {rows.stop - 1} do not fit the model ({error})"
-            raise InputError(problem, "check that no token is beyond the model's vocabulary") from None
+            raise _beyond(rows, error) from None
         bad = torch.isnan(out).any(1).nonzero()
         if len(bad):
             row = done + int(bad[0])
@@ -152,7 +286,13 @@ class WrittenLogits:
 
 
 def write_logits(
-    model: nn.Module, data: Dataset, path: str | Path, *, folded: str = "", **options: Any
+    model: nn.Module,
+    data: Dataset,
+    path: str | Path,
+    *,
+    folded: str = "",
+    kind: str | None = None,
+    **options: Any,
 ) -> WrittenLogits:
     """Stream a data set through a model into a file of `logits` (N, K) float32 and `labels` (N,) int64.
 
@@ -161,6 +301,7 @@ def write_logits(
 
     Args:
         folded: the sentence about a calibrator that is folded into the last layer; stored in the file.
+        kind: as in `check`.
         options: batch size, device, dtype and progress of `predict`.
 
     Raises:
@@ -168,7 +309,7 @@ def write_logits(
         InputError: as in `predict` and `check`.
     """
     path = known_suffix(Path(path), SUFFIXES, "logits")
-    classes = check(data, model)
+    classes = check(data, model, kind)
     extra = {"ids": data.ids, "classes": None if data.classes is None else np.array(data.classes)}
     extra[FOLDED] = np.array([folded]) if folded else None
     arrays = {k: v for k, v in extra.items() if v is not None}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,66 @@ from calibcli.core.files import reading
 FAILURES = tuple(e for e in vars(state).values() if isinstance(e, type) and issubclass(e, Exception))
 
 
+LONGEST = 4096  # bytes of a path
+KEY = b"\n\x08location"  # field 1 of an entry, the text `location`
+
+
 def weights_beside(path: Path) -> list[Path]:
     """List the files beside a graph that hold its weights, found by a search of its bytes.
 
-    In the encoding of protobuf, a tensor with external data has the entry `location`: the length of the name, then the
-    name.
+    In the encoding of protobuf, a tensor with external data has an entry of the key `location` and of the name as its
+    value (field 2), in either order; the length of the name, 7 bits a byte, stands before it.
     """
     if not path.is_file() or not path.stat().st_size:
         return []
+    names = set[bytes]()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        locations = {data[m.end() : m.end() + m[1][0]] for m in re.finditer(rb"\n\x08location\x12(.)", data, re.DOTALL)}
-    names = (os.fsdecode(name) for name in sorted(locations) if b"\0" not in name)
-    return [path.parent / name for name in names]
+        for found in re.finditer(re.escape(KEY), data):
+            after = data[found.end() : found.end() + LONGEST + 3]
+            size, digits = _length(after[1:3])
+            if after[:1] == b"\x12":
+                names.add(after[1 + digits : 1 + digits + size])
+            before = data[max(0, found.start() - LONGEST - 3) : found.start()]
+            for size in range(1, min(LONGEST, len(before)) + 1):
+                head = b"\x12" + (bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7]))
+                if before[: len(before) - size].endswith(head):
+                    names.add(before[-size:])
+    return [path.parent / os.fsdecode(name) for name in sorted(names) if name and b"\0" not in name]
+
+
+def _length(start: bytes) -> tuple[int, int]:
+    """Read a length of one or two bytes; also return how many it takes."""
+    if len(start) < 2 or start[0] < 128:
+        return (start[0] if start else 0), 1
+    return start[0] & 127 | start[1] << 7, 2
+
+
+def run(running: Any, wanted: Sequence[str], feed: Mapping[str, Any]) -> Any:
+    """Run a graph in a thread, which an interrupt ends at the next operator: a loop of a graph may have no end.
+
+    Raises:
+        FAILURES: the graph does not run.
+    """
+    options, results, errors = onnxruntime.RunOptions(), list[Any](), list[BaseException]()
+
+    def work() -> None:
+        try:
+            results.append(running.run(list(wanted), dict(feed), options))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.2)
+    except BaseException:
+        options.terminate = True
+        thread.join(5)
+        raise
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def session(path: Path, threads: int = 0) -> Any:

@@ -141,6 +141,15 @@ class NetworkOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What a network gives; see `inference.check`."""
+
+    kind: Literal["logits"] | None = option(
+        None, "Kind of the outputs, if all lie in [0, 1]: logits (without it they are refused as probabilities)."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetOptions:
     """Options of `dataset.load`."""
 

@@ -165,6 +165,7 @@ class ExportRequest:
         data: recorded outputs, or a data set of inputs.  reading: options of `recorded_outputs.read` or `dataset.load`.
         tolerance: largest difference of a probability; None is the default of the target.
         estimator: makes a scikit-learn estimator of a scaler and a fitted classifier, or None.
+        kind: `logits` if the outputs of the network are said to be logits, though all lie in [0, 1].
     """
 
     scaler: Scaler
@@ -176,6 +177,7 @@ class ExportRequest:
     reading: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float | None = None
     estimator: Callable[[Scaler, Any], Any] | None = None
+    kind: str | None = None
 
     @cached_property
     def scores(self) -> Predictions:

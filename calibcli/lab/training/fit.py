@@ -206,6 +206,7 @@ def _snapshots(runs: Sequence[TrainedModel]) -> Iterator[Plot]:
 
 MADE = ("model.safetensors", "model.pt", "validation.npz", "test.npz")
 """Files that a folder gets at the end of a run."""
+LOCK = ".calib-fit.lock"
 FEW = 64  # training rows on which a changed network is compared with the one that it was
 RUN = ("log.jsonl", "steps.jsonl", state.FILE)
 """Files that show that a folder holds a run."""
@@ -227,8 +228,11 @@ def run_all(setup: Setup) -> Result:
     save = setup.save and Path(setup.save)
     reading(*(path for name in setup.files if os.path.exists(path := split_part(str(name))[0])))
     folders = [save / slug(r.loss) if save and len(recipes) > 1 else save for r in recipes]
+    if save is None and not isinstance(setup.model, nn.Module):
+        setup.note("nothing will be kept: pass --save DIR for the model, logits and log")
     with _emptied(folders), contextlib.ExitStack() as stack:
         for folder in folders:
+            stack.enter_context(_alone(folder))
             _prepare(setup, folder)
         stack.enter_context(devices.process_group(where))
         start, parts = begin(setup)
@@ -435,6 +439,38 @@ def _prepare(setup: Setup, folder: Path | None) -> None:
             path.unlink(missing_ok=True)
     elif run_files and not setup.resume:
         raise UsageError(f"{folder} holds a run", "pass --resume to go on with it, or --overwrite to start again")
+
+
+@contextlib.contextmanager
+def _alone(folder: Path | None) -> Iterator[None]:
+    """Keep the folder of a run for this run until it ends; of several processes the first keeps it.
+
+    Raises:
+        UsageError: another run writes into it.
+    """
+    if folder is None or devices.rank() > 0 or int(os.environ.get("RANK", "0")) > 0:
+        yield
+        return
+    try:
+        import fcntl
+
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("w")
+    except (ImportError, OSError):  # no such locks here, or no such folder, which is said where it is made
+        yield
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            problem = f"another run writes into {folder} at this moment"
+            raise UsageError(problem, "wait until it has ended, or name another --save folder") from None
+        except OSError:  # a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            (folder / LOCK).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -101,7 +101,7 @@ def fit(
         InputError: rows or labels that do not fit the model, a loss that is not finite, no memory.
     """
     model = copy.deepcopy(start.model).to(device, dtype)
-    notes = _misfits(recipe, model, parts)
+    notes = _misfits(recipe, model, parts, kept.kind)
     gamma = losses.final(losses.objective(recipe.loss).loss.spec).link_gamma if kept.report_link == "phi" else None
     if gamma is not None:
         note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {gamma:g}"
@@ -168,14 +168,14 @@ def fit(
     return fitted
 
 
-def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
+def _misfits(recipe: Recipe, model: nn.Module, parts: Parts, kind: str | None) -> list[str]:
     """Check that recipe, model and rows fit together; return notes on what fits badly.
 
     Raises:
         UsageError, InputError: they do not fit at all.
     """
     for role, data in parts.items():
-        known = inference.check(data, model)
+        known = inference.check(data, model, kind, drawn=role == "train")
         if role == "train" and parts.classes > known:
             raise InputError(f"the labels have {parts.classes} classes, the model {known}", "use a model with more")
     if recipe.amp != "off" and any(p.dtype == torch.float64 for p in model.parameters()):

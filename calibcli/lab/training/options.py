@@ -97,8 +97,8 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOutputs:
-    """The outputs of a run."""
+class RunOutputs(reading_options.OutputOptions):
+    """The outputs of a run, and what those of the network are."""
 
     init: Literal["keep", "fresh"] = option(
         "keep", "Initial weights: keep those of the checkpoint, or draw fresh ones."

@@ -62,6 +62,14 @@ def logits(model: Any, inputs: Inputs) -> Tensor:
     Raises:
         InputError: the output is not (n, K).
     """
+    output = outputs(model, inputs)
+    if output.shape[1] == 1:
+        return torch.cat([torch.zeros_like(output), output], 1)
+    return output
+
+
+def outputs(model: Any, inputs: Inputs) -> Tensor:
+    """Compute what the model gives for a batch, (n, columns), before one column becomes two; see `logits`."""
     output: Any = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
     first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
     rows = first.shape[0]  # len() would write the number of rows into an exported program
@@ -80,6 +88,4 @@ def logits(model: Any, inputs: Inputs) -> Tensor:
         other = "of one logit a row: z[:, None]" if output.ndim == 1 else sequence
         fix = f"return logits (rows, classes); {other}"
         raise InputError(f"the model's output has shape {shape} for {rows} rows", fix)
-    if output.shape[1] == 1:
-        return torch.cat([torch.zeros_like(output), output], 1)
     return output

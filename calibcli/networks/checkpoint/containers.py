@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import logging
 import pickle
 import sys
 import warnings
@@ -52,7 +53,7 @@ class Graph(nn.Module):
 
             from calibcli.networks import onnx_runtime
         self.path = path
-        self.errors = (*onnx_runtime.FAILURES, RuntimeError, ValueError)
+        self.errors, self.run = (*onnx_runtime.FAILURES, RuntimeError, ValueError), onnx_runtime.run
         with refusing(self.errors, lambda e: f"{path} is not a readable ONNX graph ({_said(e)})", "export it again"):
             self.session = onnx_runtime.session(path, torch.get_num_threads())
         self.taken = {one.name: (_kind(one.type), tuple(one.shape)) for one in self.session.get_inputs()}
@@ -97,7 +98,7 @@ class Graph(nn.Module):
         wanted = "; ".join(f"{name} {_shape(shape)}" for name, (_, shape) in self.taken.items())
         fix = f"it takes {wanted}: pass such rows, of pictures with --resize and --crop"
         with refusing(self.errors, lambda e: f"{self.path} does not take these rows ({_said(e)})", fix):
-            logits = self.session.run([self.output], feed)[0]
+            logits = self.run(self.session, [self.output], feed)[0]
         return torch.from_numpy(logits if logits.dtype != np.float16 else logits.astype(np.float32))
 
 
@@ -128,7 +129,7 @@ def description(path: Path) -> dict[str, Any]:
 
 # Containers that hold code. They are refused, and nothing of them is run, unless the user trusts the file.
 
-FAILURES = (*UNREADABLE, ImportError)
+FAILURES = (*UNREADABLE, ImportError, zipfile.BadZipFile)
 
 
 def untrusted(path: Path, content: str) -> InputError:
@@ -154,8 +155,14 @@ def _readable(path: Path, kind: str, trust: bool, code: str) -> Iterator[None]:
     if not trust:
         raise untrusted(path, code)
     failing = refusing(FAILURES, lambda error: f"{path} is not a readable {kind} file ({error})", "save it again")
-    with failing, warnings.catch_warnings(action="ignore"):
-        yield
+    logger = logging.getLogger("torch.export")  # which prints the traceback of an error that is also raised
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with failing, warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def torchscript(path: Path, trust: bool) -> nn.Module:
@@ -291,6 +298,9 @@ def read(path: Path, *, trust: bool) -> CheckpointContents:
     reading(path)
     if path.is_dir():
         return _folder(path)
+    if path.exists() and not path.is_file():
+        problem = f"{path} is a pipe or a device, and a checkpoint is read in more than one pass"
+        raise InputError(problem, "write it to a file first")
     with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)), path.open("rb") as file:
         head = file.read(16)
     if path.name.endswith(".index.json"):

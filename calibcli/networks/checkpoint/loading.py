@@ -22,6 +22,7 @@ from calibcli.networks.checkpoint.factory import build, canonical, is_built_in, 
 from calibcli.networks.checkpoint.weights import likely
 from calibcli.networks.dataset import Dataset
 from calibcli.networks.dataset.library_preparation import Preparation
+from calibcli.networks.dataset.loading import MEMORY
 from calibcli.scores.files.arrays import split_part
 
 
@@ -134,6 +135,8 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
     source = str(path)
     file, key = split_part(source)
     reading(file)
+    if file.exists() and not (file.is_file() or file.is_dir()):
+        read(file, trust=False)  # which refuses a pipe: it would be waited for
     with unchanged(*members(file)):  # torch, safetensors and transformers open files by name
         return _load(source, file, key, arch, arch_file, trust)
 
@@ -294,7 +297,14 @@ def _filled(
             architecture = sized(architecture, sizes)
     architecture = canonical(architecture)
     expected = model.state_dict()
-    tensors, renamed = weights.matched(network.tensors, expected, source, architecture), list(network.notes)
+    try:
+        tensors, read_as = weights.matched(network.tensors, expected, source, architecture)
+    except InputError:
+        taken = None if light else weights.through_hooks(model, network.tensors)
+        if taken is None:
+            raise
+        tensors, read_as = taken, ["weights were read by the load_state_dict of the model, whose hooks rename some"]
+    renamed = [*network.notes, *read_as]
     changed = {(v.dtype, expected[k].dtype) for k, v in tensors.items() if expected[k].is_floating_point()}
     for stored, wanted in sorted(changed, key=str):
         if stored != wanted:
@@ -325,16 +335,27 @@ def _owned(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _unknown(file: Path, contents: CheckpointContents, key: str) -> InputError:
     spec, others = likely(weights.tables(contents.tensors, str(file), key), str(file), key)
     fix = "pass --arch NAME:key=value, --arch module:factory or --arch-file net.py:factory"
-    if spec:
+    if spec and "activation=" in spec:
+        fix = f"its linear layers fit --arch {spec}: pass that with the activation it has (relu, gelu, silu or tanh)"
+    elif spec:
         fix = f"its tensors fit --arch {spec}: pass that if it is right" + (f", with {others}" if others else "")
-    return InputError(f"{file} ({contents.container}) does not say which architecture it is", fix)
+    return UnknownArchitecture(f"{file} ({contents.container}) does not say which architecture it is", fix)
+
+
+class UnknownArchitecture(InputError):
+    """A file of weights that does not say which network they are of."""
 
 
 IN_MEMORY = "(module)"  # stands for the path
 
 
-def of(model: Any, arch: str | None = None, arch_file: str | None = None, trust: bool = False) -> Checkpoint:
+def of(
+    model: Any, arch: str | None = None, arch_file: str | None = None, trust: bool = False, data: Any = MEMORY
+) -> Checkpoint:
     """Load the checkpoint at a path, or wrap a module as a checkpoint.
+
+    Args:
+        data: None if no data set was named either, which is then said with a missing architecture.
 
     Raises:
         InputError: the file is refused.  UsageError: an architecture was passed with a module.
@@ -343,7 +364,12 @@ def of(model: Any, arch: str | None = None, arch_file: str | None = None, trust:
     if not isinstance(model, nn.Module):
         if not isinstance(model, str | Path):
             raise TypeError(f"a model is a torch module or a path, not {type(model).__name__}")
-        return load(model, arch=arch, arch_file=arch_file, trust=trust)
+        try:
+            return load(model, arch=arch, arch_file=arch_file, trust=trust)
+        except UnknownArchitecture as error:
+            if data is not None:
+                raise
+            raise UnknownArchitecture(f"{error.problem}, nor its data", f"{error.fix}; and pass --data FILE") from None
     if arch or arch_file:
         raise UsageError("a module has its architecture", "leave arch and arch_file out")
     return Checkpoint(model, type(model).__name__, {}, IN_MEMORY, "", "module")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from calibcli.core.errors import InputError, UsageError, nearest
+from calibcli.core.number_format import first_few
 from calibcli.networks.architectures import ARCHITECTURES
+from calibcli.networks.user_code import FAILURES
 
 # Choose the network in a file.
 #
@@ -378,7 +382,41 @@ def likely(tables: Tables, source: str, key: str = "") -> tuple[str | None, str]
             if same and len(tensors) == len(wanted):
                 names = [network.prefix for network in networks if network.prefix]
                 return choice.spec, alternatives(source, names) if len(networks) > 1 else ""
-    return None, ""
+    return perceptron(main(tables)), ""
+
+
+def chain(tensors: Mapping[str, Tensor]) -> list[str]:
+    """List the linear layers of tensors that are nothing else, in the order in which they feed each other; [] if none.
+
+    Layers of a sequence that follow each other without a gap have no activation between them: they are no perceptron.
+    """
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in tensors))
+    if set(tensors) != {joined(layer, part) for layer in layers for part in ("weight", "bias")}:
+        return []
+    widths = {layer: tuple(tensors[joined(layer, "weight")].shape) for layer in layers}
+    if any(len(shape) != 2 for shape in widths.values()):
+        return []
+    by_number = sorted(layers, key=lambda name: [(int(part), "") if part.isdigit() else (-1, part) for part in
+                                                 re.split(r"(\d+)", name) if part])  # fmt: skip
+    for ordered in (by_number, layers):
+        if all(widths[b][1] == widths[a][0] for a, b in pairwise(ordered)):
+            places = [layer.rpartition(".") for layer in ordered]
+            beside = [(a[0] == b[0], a[2], b[2]) for a, b in pairwise(places)]
+            direct = [same and x.isdigit() and y.isdigit() and int(y) == int(x) + 1 for same, x, y in beside]
+            return [] if any(direct) else ordered
+    return []
+
+
+def perceptron(tensors: Tensors) -> str | None:
+    """Spell the perceptron whose linear layers these are, with its activation, which weights do not tell; else None."""
+    layers = chain(tensors)
+    if not layers:
+        return None
+    shapes = [tuple(tensors[joined(layer, "weight")].shape) for layer in layers]
+    ends = f"inputs={shapes[0][1]}", f"classes={shapes[-1][0]}"
+    if len(layers) == 1:
+        return f"linear:{','.join(ends)}"
+    return f"mlp:{ends[0]},hidden={'/'.join(str(shape[0]) for shape in shapes[:-1])},{ends[1]},activation=relu"
 
 
 def _specs(tables: Tables) -> Iterator[str]:
@@ -430,8 +468,50 @@ def _count(shapes: Shapes, prefix: str) -> int:
 # Load the tensors into a model, and name every mismatch.
 
 
-def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, architecture: str) -> Tensors:
-    """Return the tensors under the model's names, after checking that names and shapes agree.
+def through_hooks(model: nn.Module, tensors: Tensors) -> Tensors | None:
+    """Return the tensors as the model's own `load_state_dict` takes them, strictly, where its hooks rename some.
+
+    None where it does not take them. The model is left as it was.
+    """
+    trial = copy.deepcopy(model)
+    try:
+        trial.load_state_dict(dict(tensors), strict=True)
+    except FAILURES:
+        return None
+    return trial.state_dict()
+
+
+def _translated(tensors: Tensors, expected: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """Read tensors under other names, where what they are is certain; return them with notes on what was read how.
+
+    Pruned weights are `weight_orig` times `weight_mask` (torch.nn.utils.prune). The linear layers of a perceptron are
+    taken in their order. Whole numbers that the model does not have, such as `position_ids`, hold no weights.
+    """
+    read, notes = dict(tensors), list[str]()
+    pruned = [n for n in expected if n not in read and {f"{n}_orig", f"{n}_mask"} <= read.keys() - expected.keys()]
+    for name in pruned:
+        read[name] = read.pop(f"{name}_orig") * read.pop(f"{name}_mask")
+    if pruned:
+        notes.append(f"{len(pruned)} pruned weights were read as weight_orig times weight_mask: {first_few(pruned, 3)}")
+    if not read.keys() & expected.keys() and len(read) == len(expected):
+        stored, wanted = chain(read), chain(expected)
+        pairs = [(joined(a, part), joined(b, part)) for a, b in zip(stored, wanted) for part in ("weight", "bias")]
+        if len(pairs) == len(read) and all(read[a].shape == expected[b].shape for a, b in pairs):
+            read = {b: read[a] for a, b in pairs}
+            layers = ", ".join(f"{a or 'the layer'} as {b}" for a, b in zip(stored, wanted))
+            notes.append(f"the linear layers were taken in their order: {layers}")
+    whole = [n for n, t in read.items() if n not in expected and not t.is_floating_point() and not t.is_complex()]
+    whole = [n for n in whole if not n.endswith(COUNTERS)]
+    if whole and not missing_tensors(read, expected):
+        read = {name: tensor for name, tensor in read.items() if name not in whole}
+        notes.append(f"buffers of whole numbers that the model does not have were left out: {first_few(whole, 3)}")
+    return read, notes
+
+
+def matched(
+    tensors: Tensors, expected: Mapping[str, Tensor], source: str, architecture: str
+) -> tuple[Tensors, list[str]]:
+    """Return the tensors under the model's names, after checking that names and shapes agree, and notes.
 
     Raises:
         InputError: a sparse tensor, missing or unexpected names (each with the nearest), or shapes that differ.
@@ -440,6 +520,7 @@ def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, archi
         if tensor.layout != torch.strided:
             raise InputError(f"{source}: tensor '{name}' is sparse", "save it dense: tensor.to_dense()")
     tensors = {k: v for k, v in tensors.items() if k in expected or not k.endswith(COUNTERS)}
+    tensors, notes = _translated(tensors, expected)
     missing = missing_tensors(tensors, expected)
     stored = {place_tensors(expected[k]): v for k, v in tensors.items() if k in expected}
     tied = {k: stored[place] for k, v in expected.items() if k not in tensors and (place := place_tensors(v)) in stored}
@@ -456,7 +537,7 @@ def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, archi
         differing = f"{len(wrong)} of {len(expected)} tensors differ in shape, first '{first}'"
         problem = f"{source} does not fit {architecture}: {differing}: {got} in the file, {want} in the model"
         raise InputError(problem, fix)
-    return tensors
+    return tensors, notes
 
 
 def fillable(model: nn.Module, architecture: str, light: bool) -> nn.Module:

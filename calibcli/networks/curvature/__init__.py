@@ -251,6 +251,7 @@ def curvature(
     arch: str | None = None,
     arch_file: str | None = None,
     trust: bool = False,
+    kind: Literal["logits"] | None = None,
     mean: str | None = None,
     std: str | None = None,
     size: str | None = None,
@@ -291,6 +292,7 @@ def curvature(
         params: parameters that count, as globs separated by commas.
         memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
             device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
+        kind: `logits` says that the model's outputs are logits though all lie in [0, 1].
         arch, arch_file, trust: of a checkpoint; mean to split_seed: of the data set; see `calib curvature --help`.
         device: auto, cpu, cuda or cuda:N.  dtype: float32 or float64.  seed: of start vectors and probes.
         progress: called with (fraction, text).  interrupts: exceptions after which what is known is returned.
@@ -300,10 +302,10 @@ def curvature(
     Raises:
         InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity not in text.
     """
-    _check(quantities, memory, level, batch_size, seed)
+    _check(quantities, memory, level, batch_size, seed, kind)
     where, precision = devices.pick(device), devices.dtype(dtype)
     measured = final(loss)
-    loaded = checkpoint.of(model, arch, arch_file, trust).with_gradients()
+    loaded = checkpoint.of(model, arch, arch_file, trust, data).with_gradients()
     both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
     rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
     rows |= {"layout": layout, "inputs": inputs, "labels": labels}
@@ -311,7 +313,7 @@ def curvature(
     plan: dict[str, Any] = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "level": level}
     plan |= {"seed": seed, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
     plan |= {"terms": terms}
-    inference.check(dataset, loaded.model)
+    inference.check(dataset, loaded.model, kind)
     with devices.process_group(where):
         result = measure(loaded.model, dataset, *quantities, forward=inference.logits, **both, **plan)
     facts, notes = {**loaded.facts(dataset), **result.facts}, [*loaded.notes, *dataset.notes, *result.notes]
@@ -319,9 +321,13 @@ def curvature(
     return headlines.headed(dataclasses.replace(result, facts=facts, notes=notes, provenance=provenance))
 
 
-def _check(quantities: tuple[str, ...], memory: str, level: float, batch_size: int, seed: int) -> None:
-    for option, number, kind in (("level", level, Level), ("batch-size", batch_size, OrNone), ("seed", seed, Seed)):
-        within(number, kind, f"--{option} ")
+def _check(
+    quantities: tuple[str, ...], memory: str, level: float, batch_size: int, seed: int, kind: str | None
+) -> None:
+    for option, number, bounds in (("level", level, Level), ("batch-size", batch_size, OrNone), ("seed", seed, Seed)):
+        within(number, bounds, f"--{option} ")
+    if kind not in (None, "logits"):
+        raise UsageError(f"--kind {kind} is not a choice", "a network gives logits: leave --kind out, or pass logits")
     if memory not in ("auto", "low", "high"):
         raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
     for quantity in quantities:

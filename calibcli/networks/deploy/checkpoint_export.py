@@ -205,6 +205,7 @@ def ship(job: ExportRequest) -> Shipped:
     assert job.model is not None
     if not job.model.exists():
         raise UsageError(f"'{job.model}' is no file or folder", "pass the checkpoint itself, with one state dict in it")
+    _only_tensors(job.model)
     loaded, rows, scaler = opened(job)
     name, head = _head(loaded.model, rows, str(job.model))
     raw, features = _run(loaded.model, head, rows)
@@ -275,9 +276,7 @@ def _stored(path: Path, weight: Tensor, name: str) -> StoredHead:
     Raises:
         InputError: no tensor has them, or several do.
     """
-    contents = containers.read(path, trust=False)
-    if contents.refusal is not None or contents.modules:
-        raise InputError(f"{path} holds more than tensors", "save its state dict, or use --to pt2")
+    contents = _only_tensors(path)
     tables = weights.tables(contents.tensors, str(path))
     tensors = {weights.joined(table, key): t for table, inside in tables.items() for key, t in inside.items()}
     alike = {key: t for key, t in tensors.items() if t.shape == weight.shape}
@@ -292,6 +291,16 @@ def _stored(path: Path, weight: Tensor, name: str) -> StoredHead:
         raise InputError(problem, "quantised or derived weights cannot be folded: use --to onnx or --to pt2")
     stem = same[0].removesuffix("weight")
     return StoredHead(same[0], f"{stem}bias", tensors[same[0]].dtype)
+
+
+def _only_tensors(path: Path) -> containers.CheckpointContents:
+    """Read a checkpoint that can be written again, which one with other objects cannot be without running them."""
+    contents = containers.read(path, trust=False)
+    if contents.refusal is not None or contents.modules:
+        note = contents.notes[-1].partition(": ")[2] if contents.notes else ""
+        problem = f"{path} holds more than tensors" + (f" ({note})" if note else "")
+        raise InputError(problem, "save its state dict, or use --to pt2")
+    return contents
 
 
 def _file(job: ExportRequest, change: Change, compared: Any) -> tuple[Compared, list[str]]:

@@ -6,18 +6,21 @@ import contextlib
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
+from torch import Tensor
 
 from calibcli.calibrators import Scaler, same_order
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic
-from calibcli.networks import checkpoint, dataset
+from calibcli.networks import checkpoint, dataset, inference
 from calibcli.networks.dataset import Dataset
 from calibcli.networks.deploy import onnx_graph, onnx_run
 from calibcli.networks.deploy.onnx_graph import KINDS, OLDEST, PREFIX, GraphOps, Place, Value
@@ -81,10 +84,12 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
     if any(p.key == "calib.calibrator" for p in model.metadata_props):
         raise InputError(f"{path.name} holds a calibrator already", "export the network again, without it")
     with atomic(job.path) as temporary:  # beside its weights
-        raw = _raw(model, place, temporary, rows, job.scaler)
+        raw = _raw(model, place, temporary, rows, job.scaler, job.kind)
         scaler = _given(job.scaler, raw.shape[1], place.held)
         expected = scaler.map(_as_logits(raw, place, scaler))
+        told = _predictions(model, name, onnx_run.session(temporary), rows, raw)
         _put(model, place, scaler, wide, opset or OPSET, name)
+        remarks = [] if keeps_class(scaler) else [_follow(model, name, one, place) for one in told]
         known = {p.key: p.value for p in model.metadata_props}
         helper.set_model_props(model, {**known, **stamp(job), onnx_run.OUTPUT: name, onnx_run.GIVES: _gives(place)})
         temporary.write_bytes(model.SerializeToString())
@@ -99,6 +104,7 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
     arithmetic = "float64" if wide else "float32"
     facts = {"takes": "inputs", "output": name, "placed": placed, "arithmetic": arithmetic}
     notes = [f"weights are stored beside the model: {', '.join(beside)}"] if beside else []
+    notes += remarks
     inputs = [{"path": rows.source, "sha256": rows.sha256}] if rows.sha256 else []
     return Shipped(files=[job.path], compared=compared, facts=facts, notes=[*rows.notes, *notes], inputs=inputs)
 
@@ -138,18 +144,22 @@ def _feeds(running: Any, rows: Dataset) -> Iterator[tuple[Any, int]]:
         yield given, stop - start
 
 
-def _raw(model: Any, place: Place, temporary: Path, rows: Dataset, scaler: Scaler) -> Array:
+def _raw(model: Any, place: Place, temporary: Path, rows: Dataset, scaler: Scaler, kind: str | None) -> Array:
     """Run a copy of the network that has the value at the place as an output; see `_scores`."""
     graph = type(model)()
     graph.CopyFrom(model)
     if place.at not in {o.name for o in graph.graph.output}:
         graph.graph.output.append(helper.make_empty_tensor_value_info(place.at))
     temporary.write_bytes(graph.SerializeToString())
-    return _scores(onnx_run.session(temporary), place, rows, scaler)
+    return _scores(onnx_run.session(temporary), place, rows, scaler, kind)
 
 
-def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
-    """Return the output `place.at`, (n, columns) float64, and store its type and kind in the place."""
+def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler, kind: str | None) -> Array:
+    """Return the output `place.at`, (n, columns) float64, and store its type and kind in the place.
+
+    Raises:
+        InputError: as `inference.check`, or the output is no table of floats.
+    """
     [raw] = onnx_run.run(running, _feeds(running, rows), [place.at])
     if raw.ndim == 1:
         place.flat, raw = True, raw[:, None]
@@ -159,6 +169,12 @@ def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
     place.kind = next((kind for kind, name in KINDS.items() if np.dtype(name) == raw.dtype), 0)
     if not place.kind:
         raise InputError(f"'{place.at}' holds {raw.dtype}, not floats", "choose one: --to onnx:output=NAME")
+    steady(running, place.at, rows)
+    if kind is not None and place.held != "logits":
+        place.held = kind
+    one_label = raw.shape[1] == 1 or np.allclose(raw.sum(axis=1), 1, atol=1e-3)
+    if kind is None and place.held != "logits" and not one_label and (problem := inference.unit_interval(raw)):
+        raise InputError(problem, inference.NO_LOGITS)
     if not place.held:
         place.held = _held(raw)
         if place.held == "probabilities" and raw.shape[1] == 1 and scaler.kind == "logits":  # or narrow logits
@@ -166,6 +182,26 @@ def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
             fix = "fit the calibrator on what this network gives, not on logits, or end it with a Sigmoid"
             raise InputError(f"{problem}; the calibrator was fitted on logits", fix)
     return raw.astype(np.float64)
+
+
+def steady(running: Any, name: str, rows: Dataset) -> None:
+    """Refuse a graph whose output `name` is random or depends on the other rows of a batch; see `inference.check`.
+
+    Where its batch size is fixed, a batch is filled with copies of its last row.
+    """
+    fixed = onnx_run.batch(running)
+
+    def outputs_of(index: Sequence[int]) -> Tensor:
+        given = onnx_run.named_inputs(running, rows.batch(np.array(index))[0])
+        if missing := max(0, (fixed or 0) - len(index)):
+            given = {key: np.concatenate([x, *[x[-1:]] * missing]) for key, x in given.items()}
+        [out] = onnx_run.run(running, iter([(given, len(index))]), [name])
+        return torch.as_tensor(out.reshape(len(out), -1))
+
+    together = outputs_of(range(min(fixed or inference.FIRST, len(rows))))
+    off, why = inference.unsteady(outputs_of, together)
+    if why == inference.RANDOM or (why and off > inference.QUANTISED):
+        raise InputError(why, inference.STILL if why == inference.RANDOM else inference.ROWS)
 
 
 def _gives(place: Place) -> str:
@@ -198,6 +234,102 @@ def _as_logits(raw: Array, place: Place, scaler: Scaler) -> Array:
     if scaler.columns == 1:
         return logits_of(raw[:, :1], scaler.kind)
     return logits_of(raw, "logits" if place.held == "logits" else "probabilities")
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    """An output of a graph that is the predicted class, as converters of scikit-learn write it.
+
+    Attributes:
+        output: its name.  kind: type of its elements.  column: whether it is (n, 1).
+        classes: what it says for each class, () if that is not known of all.
+    """
+
+    output: str
+    kind: int
+    column: bool
+    classes: tuple[Any, ...]
+
+
+NAMED = (TensorProto.INT64, TensorProto.INT32, TensorProto.STRING)
+AGREE = 0.999  # share of rows, for scores that are rounded
+
+
+def keeps_class(scaler: Scaler) -> bool:
+    """Whether a map leaves the predicted class of a network as it is."""
+    return scaler.preserves_accuracy and scaler.columns > 1
+
+
+def _predictions(model: Any, name: str, running: Any, rows: Dataset, scores: Array) -> list[Predicted]:
+    """Find the outputs that are the class of the largest score.
+
+    Args:
+        name: of the output of scores.  running: a session of the graph.  scores: (n, columns), of the rows.
+    """
+    graph, found = model.graph, list[Predicted]()
+    k = max(2, scores.shape[1])
+    half = 0.5 if scores.min() >= 0 else 0
+    both = scores if scores.shape[1] > 1 else np.concatenate([2 * half - scores, scores], axis=1)
+    ends = np.sort(both, axis=1)
+    apart = ends[:, -1] - ends[:, -2] > 1e-5  # equal scores may fall either way
+    top = both.argmax(axis=1)[apart]
+    listed = [a for node in graph.node for a in node.attribute if a.name.startswith("classlabels_")]
+    for o in graph.output:
+        if o.name == name or o.type.WhichOneof("value") != "tensor_type" or o.type.tensor_type.elem_type not in NAMED:
+            continue
+        [values] = onnx_run.run(running, _feeds(running, rows), [o.name])
+        if values.size != len(scores) or not apart.any():
+            continue
+        flat = values.reshape(-1)[apart]
+        said = {c: Counter(flat[top == c].tolist()).most_common(1)[0] for c in np.unique(top).tolist()}
+        if sum(times for _, times in said.values()) < AGREE * len(flat) or len({v for v, _ in said.values()}) < len(
+            said
+        ):
+            continue
+        names = next((tuple(a.ints) or tuple(s.decode() for s in a.strings) for a in listed
+                      if len(a.ints or a.strings) == k), ())  # fmt: skip
+        if any(names and names[c] != value for c, (value, _) in said.items()) or not names:
+            names = tuple(said[c][0] for c in range(k)) if len(said) == k else ()
+        found.append(Predicted(o.name, o.type.tensor_type.elem_type, values.ndim == 2, names))
+    return found
+
+
+def _follow(model: Any, name: str, predicted: Predicted, place: Place) -> str:
+    """Let a predicted class follow the calibrated scores, or take it out of the graph; return a note."""
+    graph, old = model.graph, f"{PREFIX}{predicted.output}_before"
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for i, one in enumerate(names):
+                if one == predicted.output:
+                    names[i] = old
+    if not predicted.classes or place.flat:
+        kept = [o for o in graph.output if o.name != predicted.output]
+        del graph.output[:]
+        graph.output.extend(kept)
+        return f"the output '{predicted.output}' was left out: it is the class before calibration, which may be another"
+    stem = f"{PREFIX}{predicted.output}"
+    values = [v.encode() if isinstance(v, str) else v for v in predicted.classes]
+    graph.initializer.append(helper.make_tensor(f"{stem}_classes", predicted.kind, [len(values)], values))
+    nodes = [
+        helper.make_node("Cast", [name], [f"{stem}_scores"], to=TensorProto.FLOAT),
+        helper.make_node("ArgMax", [f"{stem}_scores"], [f"{stem}_top"], axis=1, keepdims=int(predicted.column)),
+        helper.make_node("Gather", [f"{stem}_classes", f"{stem}_top"], [predicted.output], axis=0),
+    ]
+    graph.node.extend(nodes)
+    return f"the output '{predicted.output}' was made the class of the largest calibrated score"
+
+
+def contradictions(path: Path, rows: Dataset, output: str = "") -> list[str]:
+    """List the outputs of a network that are a class, and another one than the largest of its scores."""
+    model = onnx_run.read(path)
+    name, _ = onnx_graph.find(model, output, path.name)
+    running = onnx_run.session(path)
+    [scores] = onnx_run.run(running, _feeds(running, rows), [name])
+    scores = scores if scores.ndim > 1 else scores[:, None]
+    classes = [o.name for o in model.graph.output if o.name != name
+               and o.type.WhichOneof("value") == "tensor_type" and o.type.tensor_type.elem_type in NAMED]  # fmt: skip
+    told = {one.output for one in _predictions(model, name, running, rows, scores)}
+    return [one for one in classes if one not in told]
 
 
 def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name: str) -> None:
@@ -270,7 +402,9 @@ def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> floa
     return before + float(np.abs((half(p) if place.before == "Softmax" else p) - exact).max())
 
 
-def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[Array, Callable[[], float | None]]:
+def before(
+    network: Path, rows: Dataset, scaler: Scaler, output: str, kind: str | None = None
+) -> tuple[Array, Callable[[], float | None]]:
     """Return the log-probabilities (n, K) of a network before its calibrator, and a function for the cost of float16.
 
     Raises:
@@ -280,9 +414,9 @@ def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[A
     place = onnx_graph.find(model, output, network.name)[1]
     if place.before:  # a copy of the graph gives it out
         with tempfile.TemporaryDirectory() as name, weights_beside(network, Path(name) / network.name):
-            raw = _raw(model, place, Path(name) / network.name, rows, scaler)
+            raw = _raw(model, place, Path(name) / network.name, rows, scaler, kind)
     else:
-        raw = _scores(onnx_run.session(network), place, rows, scaler)
+        raw = _scores(onnx_run.session(network), place, rows, scaler, kind)
     given = _given(scaler, raw.shape[1], place.held)
     logits = _as_logits(raw, place, given)
 
@@ -295,6 +429,7 @@ def outputs(path: Path, rows: Dataset, output: str = "") -> Array:
     name, place = onnx_graph.find(model, output, path.name)
     running = onnx_run.session(path)
     [out] = onnx_run.run(running, _feeds(running, rows), [name])
+    steady(running, name, rows)
     out = np.asarray(out if out.ndim > 1 else out[:, None], np.float64)
     kind = onnx_run.said(path).get(onnx_run.GIVES) or _gives(place) or _held(out)
     if out.shape[1] == 1:

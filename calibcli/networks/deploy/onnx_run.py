@@ -70,7 +70,7 @@ def run(running: Any, feeds: Iterator[tuple[Mapping[str, Array], int]], wanted: 
     failures, fix = (*FAILURES, ValueError), "check --data and --layout"
     with refusing(failures, lambda e: f"the rows do not fit the model ({str(e)[:200]})", fix):
         for feed, rows in feeds:
-            outputs.append([np.atleast_1d(out)[:rows] for out in running.run(wanted, dict(feed))])
+            outputs.append([np.atleast_1d(out)[:rows] for out in onnx_runtime.run(running, wanted, feed)])
     return [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
 
 

@@ -178,7 +178,7 @@ def opened(job: ExportRequest) -> tuple[checkpoint.Checkpoint, Dataset, Scaler]:
         problem = f"{job.model} has {already.get('calibrator')} folded into it already"
         raise InputError(problem, "use the original")
     rows = loaded.open_data(job.data, "test", "validation", **job.reading)
-    k = inference.check(rows, loaded.model)
+    k = inference.check(rows, loaded.model, job.kind)
     if k != job.scaler.k:
         problem = f"{job.model} has {k} classes, the calibrator was fitted on {job.scaler.k}"
         raise InputError(problem, "fit a calibrator on outputs of this model")

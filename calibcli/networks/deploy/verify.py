@@ -215,7 +215,14 @@ def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Cal
         from calibcli.networks.deploy import onnx_export
 
         rows = onnx_export.opened(before, job)
-        z, cost = onnx_export.before(before, rows, job.scaler, _output(job))
+        if job.path.suffix == ".onnx":
+            wrong = onnx_export.contradictions(job.path, rows, _output(job))
+            if one := next((o for o in wrong if o not in onnx_export.contradictions(before, rows, _output(job))), ""):
+                problem = (
+                    f"{job.path.name} contradicts itself: its output '{one}' is not the class of its largest score"
+                )
+                raise InputError(problem, "export it again with this version, which lets that output follow the scores")
+        z, cost = onnx_export.before(before, rows, job.scaler, _output(job), job.kind)
     else:
         if before.suffix in estimator.SUFFIXES:
             rows = dataset.load(job.data, **job.reading)
@@ -259,5 +266,5 @@ def _outputs(path: Path, rows: Any, job: ExportRequest) -> Array:
     if path.suffix in TORCH and containers.read(path, trust=bool(network.get("trust"))).modules:
         network = {**network, "arch": None, "arch_file": None}  # a program, which has its own
     model = checkpoint.load(path, **network).model
-    inference.check(rows, model)
+    inference.check(rows, model, job.kind)
     return softmax(logits_of(model, rows))
