@@ -134,7 +134,7 @@ def honest(rng: np.random.Generator) -> Iterator[tuple[str, Floats, Ints]]:
 def verdict(state: Accumulator, silent: bool = False, **rule: Any) -> tuple[str, bool]:
     """The verdict of a gate on a state, and whether repeated rows are noted."""
     result = state.result(*(metric for limits in rule.values() for metric in limits))
-    said = any("rows" in note and any(word in note for word in ("copies", "more than once")) for note in result.notes)
+    said = any(word in note for note in result.notes for word in ("are copies", "more than once", "left out"))
     if silent:
         result = dataclasses.replace(result, facts={**result.facts, "repeated": ""})
     return calibcli.check(result, **rule).checks[0].outcome, said

@@ -53,7 +53,7 @@ def test_no_tabs_and_even_indents(name: str) -> None:
 
 def test_example_rules_load() -> None:
     config = load(ROOT / "examples/ci/calib.toml")
-    assert [gate.metric for gate in config.gates] == ["ece", "accuracy", "ece", "temperature_gain"]
+    assert [gate.metric for gate in config.gates] == ["ece", "accuracy", "ece", "brier"]
     assert all(gate.line for gate in config.gates)
     tomllib.loads((ROOT / "examples/ci/calib.toml").read_text())
 

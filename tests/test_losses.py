@@ -391,7 +391,6 @@ def test_forms_without_pairs() -> None:
         assert losses.final(spec).pair_weights(z, y) is None
     scheduled = losses.final("fls-531")
     assert torch.equal(scheduled(z, y), of("focal:gamma=1")(z, y))
-    assert losses.final("focal:gamma=2+trace:weight=1").spec == "focal:gamma=2"
 
 
 @pytest.mark.parametrize(

@@ -474,8 +474,9 @@ def test_every_method_has_an_oracle() -> None:
 @pytest.mark.parametrize("least", [1e-6, 1e-15, 1e-200])
 def test_platt_of_rows_that_are_all_sure(right: float, least: float) -> None:
     """Of two values of the score the map takes each to the mean target of its rows, however sure they were."""
-    sure, n = np.repeat([0, 1], 200), 200
-    labels = np.where(np.arange(400) % n < right * n, sure, 1 - sure)
+    mixed, n = np.random.default_rng(0).permutation(400), 200  # sorted rows would look like those of another order
+    sure = np.repeat([0, 1], 200)[mixed]
+    labels = np.where(mixed % n < right * n, sure, 1 - sure)
     p = np.where(np.eye(2)[sure] == 1, 1 - least, least)
     found = calibcli.fit_scaler(p, labels, "platt", kind="probabilities").predict_proba(p)[:, 1]
     ones = labels.sum()

@@ -188,4 +188,4 @@ def test_the_ids_of_requests_are_ids(tmp_path: Path, capsys: Any) -> None:
     assert "have no ids" not in capsys.readouterr().err
     np.savez(tmp_path / "m.npz", probs=rows["p"], labels=rows["labels"], request=rows["ids"])
     assert main(["watch", str(tmp_path / "t.json"), str(tmp_path / "m.npz"), "--max", "brier=0.3"]) == 0
-    assert "name their column with --ids" in capsys.readouterr().err
+    assert "name them with --ids" in capsys.readouterr().err

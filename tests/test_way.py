@@ -34,7 +34,7 @@ finally:
     sys.setprofile(None)
     print(*sorted(entered), sep="\\n", file=sys.stderr)
 """
-READERS, ALL = 4, 43  # none of what only goes wrong, and no curve that a screen does not draw
+READERS, ALL = 5, 51  # none of what only goes wrong, and no curve that a screen does not draw
 
 
 def test_metrics_of_a_file_run_code_of_few_files() -> None:

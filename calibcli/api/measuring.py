@@ -410,6 +410,9 @@ class Accumulator:
                     self.specs, self._how = self.specs or other.specs, self._how or other._how
                 self._state.merge(other._state)
                 self._ids = self._ids.with_hashes(*other._ids.hashes)
+                if other._ids.repeated:
+                    self._state.notes.pop(other._ids.note, None)
+                    self._leave_out(other._ids.repeated)
         return self
 
     def result(
