@@ -135,7 +135,7 @@ def test_a_hugging_face_folder_is_run_as_it_says(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(huggingface, "model", lambda path: processor.LibraryModel("Means", model=Means()))
 
     def run(*options: str) -> Any:
-        assert main(["logits", "m", "--data", "d", "--save", "o.npz", *options, "--json"]) == 0
+        assert main(["logits", "m", "--data", "d", "--save", "o.npz", "--kind", "logits", *options, "--json"]) == 0
         out, err = capsys.readouterr()
         with np.load("o.npz") as file:
             return file["logits"], json.loads(out), err

@@ -33,7 +33,7 @@ def run(*command: str, cwd: Path, **env: str) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools", minversion="77")
     source = tmp_path_factory.mktemp("source")
-    for name in ("calibcli", "sample_data"):
+    for name in ("calibcli", "release", "sample_data"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in SOURCES:
         shutil.copy(ROOT / name, source)

@@ -94,7 +94,16 @@ def test_every_command_has_one_of_its_own_or_writes_it(tmp_path: Path, capsys: p
         result = Result.from_json(capsys.readouterr().out)
         assert result.facts["headline"], name
         assert name in own or result.facts["headline"] == headlines.of(result), name
-    others = {"curvature", "fit", "logits", "study", "report", "list", "demo"}  # in files of their own; no result
+    others = {
+        "curvature",
+        "fit",
+        "logits",
+        "study",
+        "report",
+        "list",
+        "demo",
+        "completion",
+    }  # in files of their own; no result
     assert {*lines, *own, *others} == {*COMMANDS}
 
 

@@ -84,9 +84,8 @@ def test_rows_as_a_list_of_pairs() -> None:
     pairs = [(x, int(y)) for x, y in zip(X, Y)]
     found = calibcli.curvature(nn.Linear(3, 2), pairs, "grad_norm", device="cpu")["grad_norm"].value
     assert found == pytest.approx(measured("ce"), rel=1e-6)
-    for batches in ([(X[:100], Y[:100]), (X[100:], Y[100:])], [(X[0], "a")] * 3):
-        with pytest.raises(InputError, match="the label of a row is no whole number"):
-            calibcli.curvature(nn.Linear(3, 2), batches, "grad_norm", device="cpu")
+    with pytest.raises(InputError, match="the label of a row is no whole number"):
+        calibcli.curvature(nn.Linear(3, 2), [(X[0], "a")] * 3, "grad_norm", device="cpu")
 
 
 def test_what_objects_say_of_themselves() -> None:

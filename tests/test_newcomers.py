@@ -125,7 +125,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "a command misspelled": ("metrcs test.npz", ""),
     "a file misspelled": ("metrics tset.npz", ""),
     "no suffix": ("metrics test", ""),
-    "the list of studies": ("list studies", "calib list has all lists"),
+    "the list of studies": ("list studies", "calib study lists those"),
     "a list in the singular": ("list metric", ""),
     "an option of another name": ("metrics test.npz --metrics ece", ""),
     "half an option": ("metrics test.npz --label labels", ""),

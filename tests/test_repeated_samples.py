@@ -304,9 +304,9 @@ def test_a_watch_refuses_samples_that_come_twice_and_names_the_ids(
     assert main([*line, "--group", "rowIndex"]) == 0
     state.unlink()
     capsys.readouterr()
-    np.savez(rows, logits=z, labels=y, request_id=np.arange(300))
+    np.savez(rows, logits=z, labels=y, image=np.arange(300))
     assert main(line) == 0
-    assert "a whole batch does; --ids request_id if that names them" in capsys.readouterr().err
+    assert "a whole batch does; --ids image if that names them" in capsys.readouterr().err
     state.unlink()
-    assert main([*line, "--ids", "request_id"]) == 0
+    assert main([*line, "--ids", "image"]) == 0
     assert "a whole batch does" not in capsys.readouterr().err

@@ -130,9 +130,9 @@ def test_mmce_and_batch_norm_are_said_to_be_per_process(monkeypatch: pytest.Monk
 
     model, _ = small("batch")
     parts: Any = SimpleNamespace(items=dict, classes=3)
-    assert _misfits(Recipe(loss="mmce"), model, parts) == []
+    assert _misfits(Recipe(loss="mmce"), model, parts, None) == []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    notes = _misfits(Recipe(loss="mmce"), model, parts)
+    notes = _misfits(Recipe(loss="mmce"), model, parts, None)
     assert len(notes) == 2
     assert any("batch-norm" in note for note in notes)
     assert losses.objective("mmce").penalties

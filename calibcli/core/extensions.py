@@ -102,11 +102,12 @@ def steps(items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _R
     Steps inside a step, and what is told there, move the bar within the part of that step, and never back. A single
     item is no step, so that those inside it are.
     """
+    global _doing
     with reporting(report):
         outer = _SPAN.get()
         if outer is None or len(items) < 2:
             for item in items:
-                tell(0.0, text(item))
+                _doing = text(item)
                 yield item
             return
         report_to, low, high = outer

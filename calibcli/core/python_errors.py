@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -15,8 +14,7 @@ from typing import Any, TypeVar
 from calibcli.core import extensions
 from calibcli.core.errors import COMMAND, CalibError
 
-LOGGER = logging.getLogger("calibcli")
-LOGGER.addHandler(logging.NullHandler())  # a program that uses calib decides what is shown
+DEBUG = 10  # the level of `logging`
 F = TypeVar("F", bound=Callable[..., Any])
 OPTION = re.compile(r"calib [a-z]+ [^;,)]*|--([a-z][a-z0-9-]*)(?:[ =]([^\s;)]+))?")
 NAMES = {
@@ -45,11 +43,11 @@ def in_python(function: F, name: str = "") -> F:
         try:
             if COMMAND.get():
                 return function(*args, **kwargs)
-            listens = LOGGER.isEnabledFor(logging.DEBUG)
-            with extensions.reporting(_progress) if listens else contextlib.nullcontext():
+            logger = _logger()
+            with extensions.reporting(_progress) if logger.isEnabledFor(DEBUG) else contextlib.nullcontext():
                 result = function(*args, **kwargs)
             for note in getattr(result, "notes", ()):
-                LOGGER.info("%s", note)
+                logger.info("%s", note)
             return result
         except CalibError as error:
             if not COMMAND.get():
@@ -62,8 +60,18 @@ def in_python(function: F, name: str = "") -> F:
     return call  # type: ignore[return-value]
 
 
+@functools.cache
+def _logger() -> Any:
+    """Return the logger; a program that uses calib decides what is shown. Commands do without this import."""
+    import logging
+
+    logger = logging.getLogger("calibcli")
+    logger.addHandler(logging.NullHandler())
+    return logger
+
+
 def _progress(fraction: float, text: str) -> None:
-    LOGGER.debug("%3.0f %% %s", 100 * fraction, text)
+    _logger().debug("%3.0f %% %s", 100 * fraction, text)
 
 
 def keywords(text: str, parameters: Mapping[str, inspect.Parameter]) -> str:

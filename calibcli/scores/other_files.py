@@ -116,7 +116,7 @@ def refuse_other_file(other: Foreign | None, source: Source) -> None:
 
 def is_result(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is a result of calib, by its keys: evaluations of others are .json files, too."""
-    if not os.path.isfile(path) or os.path.getsize(path) > RESULT:
+    if not os.path.isfile(path) or os.path.getsize(path) > RESULT or not os.access(path, os.R_OK):
         return False
     with open(path, "rb") as file:
         text = file.read(512)
