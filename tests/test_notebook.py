@@ -386,6 +386,34 @@ class TestScikitLearn:
         with pytest.raises(TypeError, match="the method is no text"):
             calibcli.Calibrator(None, LogisticRegression()).fit(Z, Y)  # type: ignore[arg-type]
 
+    def test_it_stands_where_other_classifiers_do(self) -> None:
+        """In a pipeline, a search, a cross-validation, copies and pickles, with weights of samples."""
+        pytest.importorskip("sklearn")
+        from sklearn.base import clone
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import GridSearchCV, cross_val_score
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        x, weights = Z[:400], np.random.default_rng(0).uniform(0.5, 2, 400)
+        names = np.array(["no", "yes"])[(Y[:400] > 4).astype(int)]
+        model = make_pipeline(StandardScaler(), calibcli.Calibrator(LogisticRegression(), "sigmoid"))
+        assert cross_val_score(model, x, names, cv=3).min() > 0.7
+        search = GridSearchCV(
+            calibcli.Calibrator(LogisticRegression()),
+            {"method": ["platt", "beta"], "estimator__C": [0.1, 1.0]},
+            scoring=calibcli.scorer("nll"),
+            cv=3,
+        ).fit(x, names, sample_weight=weights)
+        assert search.best_params_["method"] in ("platt", "beta")
+        fitted = model.fit(x, names, calibrator__sample_weight=weights)
+        again = pickle.loads(pickle.dumps(fitted))
+        assert np.array_equal(again.predict_proba(x), fitted.predict_proba(x))
+        assert again.classes_.tolist() == ["no", "yes"]
+        copy = clone(fitted[-1])
+        assert copy.get_params()["method"] == "sigmoid"
+        assert not hasattr(copy, "fit_")
+
     def test_sigmoid_is_the_name_of_scikit_learn_for_platt(self) -> None:
         one, other = (calibcli.Calibrator(method=name).fit(Z[:, 0], Y == 0) for name in ("sigmoid", "platt"))
         assert np.array_equal(one.predict_proba(Z[:, 0]), other.predict_proba(Z[:, 0]))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import calibcli
+from calibcli.cli.app import main
 from release import address, distributions, release
 
 ROOT = Path(__file__).parent.parent
@@ -136,3 +137,31 @@ def test_messages_install_what_exists() -> None:
     """A fix line that is copied works: extras of a package that may not be published are named by what they bring."""
     for path in (ROOT / "calibcli").rglob("*.py"):
         assert not re.search(r"pip install '?calibcli", path.read_text(encoding="utf-8")), path
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ({"calibcli": ["torch>=2.6"]}, False),
+        ({"calibcli-core": []}, False),
+        ({"calibcli-core": [], "calibcli": ["calibcli-core==0.1.0", "torch>=2.6"]}, False),
+        ({"calibcli-core": [], "calibcli": ["torch>=2.6"]}, True),
+    ],
+)
+def test_two_ways_of_installing_that_hold_the_same_files_are_told(
+    installed: dict[str, list[str]], said: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import importlib.metadata
+    from types import SimpleNamespace
+
+    def distribution(name: str) -> SimpleNamespace:
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return SimpleNamespace(requires=installed[name])
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+    for flag in ("--version", "-V"):
+        assert main([flag]) == 0
+        out, err = capsys.readouterr()
+        assert out == f"calib {calibcli.__version__}\n"
+        assert ("pip uninstall calibcli calibcli-core" in err) == said
