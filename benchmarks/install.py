@@ -10,7 +10,6 @@ for it, the row says so, and no tour is taken. The seconds are those of this mac
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+import _harness  # noqa: E402
+
 from release import distributions  # noqa: E402
 
 TORCH = "2.13.0"
@@ -45,7 +46,7 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-def newer(dist: Path, folder: Path) -> dict[str, Path]:
+def newer(folder: Path) -> dict[str, Path]:
     """Wheels of both distributions of a later version, for an upgrade."""
     sources = folder / "core", folder / "full"
     copy = folder / "repository"
@@ -63,13 +64,15 @@ def newer(dist: Path, folder: Path) -> dict[str, Path]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--pythons", nargs="*", default=["python3.11", "python3.12", "python3.13"])
-    parser.add_argument("--real-torch", nargs="*", default=["python3.11"])
-    parser.add_argument("--dist", type=Path, default=ROOT / "dist")
-    given = parser.parse_args()
-    wheels = {"core" if "core" in path.name else "full": path for path in given.dist.glob("*.whl")}
-    sdist = next(given.dist.glob("calibcli_core-*.tar.gz"))
+    given = _harness.arguments(
+        __doc__,
+        pythons=["python3.11", "python3.12", "python3.13"],
+        real_torch=["python3.11"],
+        dist=str(ROOT / "dist"),
+    )
+    dist = Path(given.dist)
+    wheels = {"core" if "core" in path.name else "full": path for path in dist.glob("*.whl")}
+    sdist = next(dist.glob("calibcli_core-*.tar.gz"))
     failed = 0
     print(
         "| Python | installed | pip, s | size, MB | pip check | version | metrics | demo |",
@@ -78,7 +81,7 @@ def main() -> int:
     )
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        upgraded = newer(given.dist, work)
+        upgraded = newer(work)
         empty_torch = str(stand_in(work))
         core, full, later_core, later_full = map(
             str, (wheels["core"], wheels["full"], upgraded["core"], upgraded["full"])

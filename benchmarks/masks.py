@@ -8,13 +8,13 @@ by a note, and each that is neither. Exit 1 if there is one.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import _harness
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -57,11 +57,7 @@ def faults(finite: Any, infinite: Any, y: Any) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=600)
-    parser.add_argument("--classes", default="2,3,10,100")
-    parser.add_argument("--seconds", type=float, default=250.0)
-    asked = parser.parse_args()
+    asked = _harness.arguments(__doc__, rows=600, classes="2,3,10,100", seconds=250.0)
     cells = [*itertools.product(map(int, asked.classes.split(",")), VALUES, SHARES, (True, False))]
     order, start = np.random.default_rng(0).permutation(len(cells)), time.monotonic()
     agree = explained = wrong = 0

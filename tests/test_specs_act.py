@@ -16,6 +16,7 @@ import calibcli
 import calibcli.api.catalogue
 import calibcli.lab.study
 import calibcli.lab.training.recipes
+from calibcli.api import catalogue
 from calibcli.core import shelves
 from calibcli.core.errors import InputError, UsageError
 from calibcli.networks import architectures, losses
@@ -172,7 +173,8 @@ ELSEWHERE = ("change of a network", "kind of claim")  # in recipes of studies on
 
 
 def test_every_shelf_has_a_function_that_takes_its_specs() -> None:
-    assert {shelf.kind for shelf in shelves._SHELVES} <= TAKERS.keys() | set(ELSEWHERE)
+    kinds = {one.shelf.kind for one in catalogue.SHELVES.values()}
+    assert kinds <= TAKERS.keys() | set(ELSEWHERE)
 
 
 @pytest.mark.parametrize("kind", TAKERS)

@@ -579,7 +579,8 @@ def _rivals(contents: FileContents, group: Group) -> list[Group]:
     """Return further columns of the same classes that hold other probabilities than the family."""
     own, words, _ = group
     columns = _columns(contents)
-    free = [n for n, a in columns.items() if n not in own and n not in contents.members and a.shape[1:] == ()]
+    taken = {*own, *contents.members}
+    free = [n for n, a in columns.items() if n not in taken and a.shape[1:] == ()]
     out: list[Group] = []
     for family in column_evidence.families(free, words):
         table, ours = column_evidence.numbers(columns, family), column_evidence.numbers(columns, own)
