@@ -314,8 +314,12 @@ Handles = dict[str, Any]
 DIGIT = 0.64  # width of a digit, as a share of the font size
 
 
-def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) -> Handles:
-    """Draw `plot` and return the handles of its legend by label."""
+def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False, stacked: bool = False) -> Handles:
+    """Draw `plot` and return the handles of its legend by label.
+
+    Args:
+        stacked: whether the texts of categories stand below their names, for a narrow figure.
+    """
     if plot.kind == "heat":
         _heat(axes, plot)
     curves = _with_own_roles(without_bins(plot.curves))
@@ -340,7 +344,7 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
         handles["gap beyond chance"] = beyond
     if plot.kind == "heat" and plot.levels and plot.levels_label and plot.z:
         handles[style.plain(plot.levels_label)] = Line2D([], [], color="white", linewidth=1.5, path_effects=OUTLINE)
-    _axes(axes, plot, small)
+    _axes(axes, plot, small, stacked)
     return {} if len(handles) == 1 and _says(axes, plot, *handles) else handles
 
 
@@ -445,7 +449,7 @@ def _edges(centres: Sequence[float], scale: str) -> Any:
     return np.exp(edges) if log else edges
 
 
-def _axes(axes: Axes, plot: Plot, small: bool) -> None:
+def _axes(axes: Axes, plot: Plot, small: bool, stacked: bool) -> None:
     """Set scales, limits, ticks and labels; with `flip`, x runs down the side."""
     across, up = (axes.yaxis, axes.xaxis) if plot.flip else (axes.xaxis, axes.yaxis)
     set_across, set_up = (axes.set_ylim, axes.set_xlim) if plot.flip else (axes.set_xlim, axes.set_ylim)
@@ -473,7 +477,8 @@ def _axes(axes: Axes, plot: Plot, small: bool) -> None:
                 axis.set_major_formatter(FuncFormatter(lambda day, _: date(day)))
     if plot.labels:
         texts = plot.texts or [""] * len(plot.labels)
-        names = [f"{_name(label)}   {style.plain(text)}".rstrip() for label, text in zip(plot.labels, texts)]
+        between = "\n" if stacked else "   "
+        names = [f"{_name(label)}{between}{style.plain(text)}".rstrip() for label, text in zip(plot.labels, texts)]
         across.set_ticks(range(len(plot.labels)), names)
         axes.tick_params(axis="y" if plot.flip else "x", length=0)
         across.grid(False)
