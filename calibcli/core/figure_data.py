@@ -14,7 +14,7 @@ Tier = Literal["few", "asked", "all"]
 SCREEN = {"screen": True}
 """Metadata of a field that only guides the screen: it is not written to files and not compared."""
 RULES = "rules"
-"""How the names of the panels of rules begin, which text formats leave out, since the table of verdicts has its numbers."""
+"""How the names of the panels of rules begin, which text formats leave out, since the verdicts have their numbers."""
 
 
 class PlainList(list[Any]):

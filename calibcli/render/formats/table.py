@@ -227,7 +227,7 @@ def _few_rows(table: Table) -> Table:
 
 
 def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BINS) -> list[list[str]]:
-    """Draw the first figures of a result, a block of lines each; small multiples only if there is nothing else or they are rows of numbers."""
+    """Draw the first figures of a result, a block of lines each; small multiples only alone or as rows of numbers."""
     strips = {p.under: p for p in result.plots if p.under}
     panels = sorted((p for p in result.plots if not p.under), key=lambda p: bool(p.group))
     blocks: list[list[str]] = []
