@@ -23,8 +23,8 @@ class PlainList(list[Any]):
 
 PLAIN = {bool, int, str, type(None), PlainList}
 """Types that are plain data as they are."""
-METRIC_INSIDE = "ece"
-"""Name of the metric whose value is written inside a reliability diagram (see `Plot.about`)."""
+METRIC_INSIDE, METRIC_OF_SMOOTH = "ece", "smece"
+"""Metrics whose value is written inside a reliability diagram (see `Plot.about`), without and with a smooth curve."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,12 +76,15 @@ def parts(result: Result) -> dict[str, Result]:
 
 
 def main(result: Result) -> Result:
-    """Keep the plots of the main figure: the first (two after a summary in rows) and reliability small multiples."""
+    """Keep the main figure: the first (two after a summary in rows), small multiples of reliability, and heat maps.
+
+    A heat map is drawn only where the method is about it, as the one of temperature and focusing parameter is.
+    """
     every = [part.plots for part in parts(result).values()]
     if len(every) < 2:
         return result
     first = 2 if every[0][0].texts else 1
-    kept = [plots for i, plots in enumerate(every) if i < first or panel.diagrams(plots)]
+    kept = [plots for i, plots in enumerate(every) if i < first or panel.diagrams(plots) or plots[0].kind == "heat"]
     return dataclasses.replace(result, plots=[plot for plots in kept for plot in plots])
 
 
@@ -215,7 +218,9 @@ class _Page:
             axes.set_title(
                 "\n".join(map(style.plain, titles[i])), fontsize=min(9, look.parameters.get("font.size", 9)), pad=4
             )
-            handles = panel.draw(axes, plot, self.colours, small=not named or columns > 1, stacked=not look.aside)
+            handles = panel.draw(
+                axes, plot, self.colours, small=not (named and columns == 1 and look.aside), stacked=not look.aside
+            )
             if plot.ylabel == plot.title and not plot.flip:
                 axes.set_ylabel("")
             self._strip(plot, axes, box, counts=False, share=0.6)

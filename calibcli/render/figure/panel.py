@@ -17,7 +17,7 @@ from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from calibcli.core import number_format
-from calibcli.core.figure_data import METRIC_INSIDE, Curve, Plot, date
+from calibcli.core.figure_data import METRIC_INSIDE, METRIC_OF_SMOOTH, Curve, Plot, date
 from calibcli.core.result import Estimate
 from calibcli.render.figure import style
 
@@ -225,14 +225,21 @@ STEPS = 400  # points at which a line is tested for being covered by a text
 
 
 def ece_lines(plot: Plot, estimates: Sequence[Estimate], short: bool = False) -> list[str]:
-    """Write the ECE with its interval, and its value under calibration; with `short` the ECE alone."""
+    """Write the ECE with its interval, and its value under calibration; with `short` the ECE alone.
+
+    Beside a smooth curve it is the smooth ECE, or, where that was not measured, the binned one, which is called so.
+    """
     if plot.about is None:
         return []
-    estimate = next((e for e in estimates if e.name.partition(":")[0] == METRIC_INSIDE and e.scope == plot.about), None)
-    if estimate is None or estimate.value is None:
+    valued = {e.name.partition(":")[0]: e for e in estimates[::-1] if e.scope == plot.about and e.value is not None}
+    smooth = any(c.role == "smooth" for c in plot.curves)
+    estimate = (valued.get(METRIC_OF_SMOOTH) if smooth else None) or valued.get(METRIC_INSIDE)
+    if estimate is None:
         return []
     shown = number_format.shown(estimate)
-    name = METRIC_INSIDE.upper() + estimate.name.removeprefix(METRIC_INSIDE).replace(":", " ")
+    metric, _, options = estimate.name.partition(":")
+    name = {METRIC_OF_SMOOTH: "smooth ECE", METRIC_INSIDE: "binned ECE" if smooth else "ECE"}[metric]
+    name = " ".join(filter(None, (name, options)))
     lines = [f"{name} {shown.value}" + (f" {shown.interval}" if shown.interval and not short else "")]
     if estimate.null is not None and not short:
         lines.append(f"if calibrated {shown.null}")

@@ -240,7 +240,7 @@ def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BI
             blocks.append(b)
     if len(panels) > len(blocks):
         more = len(panels) - len(blocks)
-        blocks.append([f"{count_text(more, 'more figure')} with -o FILE.png (or .svg, .pdf)"])
+        blocks.append([f"{count_text(more, 'more figure')} with -o DIR/"])
     return [[terminal.fold(line, encoding) for line in block] for block in blocks]
 
 
