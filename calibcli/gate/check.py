@@ -403,7 +403,7 @@ def run(
         diagram: add plots of the rules and, for scores, the reliability diagram.
     """
     settings = settings or asked(request)
-    note_inputs(*settings.named())
+    note_inputs(*settings.named(), pipes=True)
     options = reading(request.reading, settings)
     source = open_source(request.input, settings, options)
     if isinstance(source, Results):
