@@ -17,6 +17,7 @@ import typer
 from calibcli import __version__
 from calibcli.cli.app import COMMANDS, main
 from calibcli.cli.typed import build
+from calibcli.lab.training.options import Setup
 from calibcli.scores.reading_options import Reading
 
 ROOT = Path(__file__).parent.parent
@@ -127,6 +128,22 @@ def test_the_help_shows_what_is_used_most_and_says_what_shows_the_rest(capsys: p
     assert f"{Reading.PANEL} ({len(reading - few)} more: --help-all)" in shown["--help"]
     assert all(re.search(rf"^│ +{option} ", shown["--help-all"], re.M) for option in reading)
     assert "more:" not in shown["--help-all"]
+
+
+@pytest.mark.finding
+def test_the_help_of_fit_is_short_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Options that few need are shown by --help-all alone, as those of reading are."""
+    shown = {}
+    for asked in ("--help", "--help-all"):
+        assert main(["fit", asked]) == 0
+        shown[asked] = capsys.readouterr().out
+    options = {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(Setup) if "help" in f.metadata} - {"--model"}
+    few = {option for option in options if re.search(rf"^│ +{option} ", shown["--help"], re.M)}
+    assert {"--data", "--loss", "--epochs", "--save", "--resume"} <= few
+    assert len(few) < len(options) / 2
+    assert f"{Setup.PANEL} ({len(options - few)} more: --help-all)" in shown["--help"]
+    assert all(re.search(rf"^│ +{option} ", shown["--help-all"], re.M) for option in options)
+    assert "─ Arguments ─" in shown["--help"]
 
 
 def test_commands_stand_in_the_order_of_work(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from calibcli.cli.app import main
 from calibcli.core.errors import Exit, UsageError
 from calibcli.core.files import YOUNG, atomic, claim, guarding, reading, written
+from calibcli.scores.files import locations
 
 TEST = Path(__file__).parent.parent / "sample_data" / "test.npz"
 STUCK = """
@@ -126,3 +128,52 @@ def test_what_a_command_makes_and_reads_again_is_no_input(tmp_path: Path) -> Non
         made.rename(tmp_path / "model")
         claim(tmp_path / "model" / "other.json")
         reading(tmp_path / "model")
+
+
+PIPES = {
+    "a checkpoint": ["curvature", "{pipe}.pt", "--data", "{sample}/digits.npz#test"],
+    "a checkpoint to train": ["fit", "{pipe}.pt", "--data", "{sample}/digits.npz#test"],
+    "a graph": ["logits", "{pipe}.onnx", "--data", "{sample}/digits.npz#test", "--save", "{folder}/o.npz"],
+    "a calibrator": ["apply", "{pipe}.safetensors", "{sample}/test.npz", "--save", "{folder}/o.npz"],
+    "a calibrator as text": ["apply", "{pipe}.json", "{sample}/test.npz", "--save", "{folder}/o.npz"],
+    "a calibrator of two": ["ood", "{sample}/test.npz", "{sample}/validation.npz", "--with", "{pipe}.safetensors"],
+    "a calibrator to export": ["export", "{pipe}.safetensors", "--to", "json", "--save", "{folder}/o.json"],
+}
+
+
+@pytest.mark.finding
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+@pytest.mark.parametrize("case", PIPES)
+def test_a_pipe_is_refused_where_a_file_is_read_twice(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing writes to it: whoever opened it would wait for ever, without a word."""
+    places = {"pipe": str(tmp_path / "p"), "sample": str(TEST.parent), "folder": str(tmp_path)}
+    argv = [word.format(**places) for word in PIPES[case]]
+    pipe = next(word for word in argv if word.startswith(places["pipe"]))
+    os.mkfifo(pipe)
+    assert main([*argv, "-q"]) == Exit.REFUSED
+    said = capsys.readouterr().err
+    assert f"{pipe} is a pipe, and this input is read more than once" in said
+    assert f"fix: write it to a file first: cat {pipe} > FILE" in said
+
+
+@pytest.mark.finding
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_scores_from_a_pipe_are_waited_for_aloud(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read once. What comes at once is read without a word."""
+    pipe = tmp_path / "scores.npz"
+    os.mkfifo(pipe)
+
+    def written(after: float) -> str:
+        writer = threading.Timer(after, lambda: pipe.write_bytes(TEST.read_bytes()))
+        writer.start()
+        assert main(["metrics", str(pipe), "-m", "accuracy", "--format", "json"]) == 0
+        writer.join()
+        return capsys.readouterr().err
+
+    assert "waiting for" not in written(0.0)
+    monkeypatch.setattr(locations, "PATIENCE", 0.05)
+    assert f"waiting for {pipe}, which is a pipe" in written(0.6)

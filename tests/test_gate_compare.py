@@ -13,6 +13,7 @@ from scipy import stats
 from calibcli.cli.app import main
 from calibcli.core.result import Estimate, Result
 from calibcli.gate import compare
+from calibcli.gate.check import rules_plot
 from calibcli.scores.predictions import Predictions
 
 
@@ -83,30 +84,68 @@ def test_three_models_and_a_figure(capsys: Any) -> None:
         ("ece:bins=10", "c - a"),
     ]
     assert found["facts"]["comparisons"] == 4
-    assert [(p["title"], p["labels"]) for p in found["plots"]] == [
-        ("b - a", ["nll", "ece:bins=10"]),
-        ("c - a", ["nll", "ece:bins=10"]),
+    assert [(p["title"], p["labels"], p["group"]) for p in found["plots"]] == [
+        ("Differences b - a, in nats", ["nll"], "Differences between models"),
+        ("Differences b - a", ["ece:bins=10"], "Differences between models"),
+        ("Differences c - a, in nats", ["nll"], "Differences between models"),
+        ("Differences c - a", ["ece:bins=10"], "Differences between models"),
     ]
+    assert len({p["name"] for p in found["plots"]}) == 4
     assert Path("d.svg").stat().st_size > 5000
 
 
-def test_the_forest_has_one_axis_for_all_units(capsys: Any) -> None:
-    """A difference is drawn in units of half its interval, with its own number beside it, in its verdict's colour."""
+@pytest.mark.finding
+def test_differences_are_drawn_in_their_units(capsys: Any) -> None:
+    """A panel for each unit has value and bounds as they are, with 0 marked, in the colour of the verdict."""
     saved()
-    found = compared(capsys, "a.npz", "b.npz", "-m", "nll", "-m", "ece")
-    [plot] = found["plots"]
+    found = compared(capsys, "a.npz", "b.npz", "-m", "nll", "-m", "ece", "-m", "brier")
+    nats, plain = found["plots"]
     verdicts = {row[0]: row[-1] for row in found["tables"][1]["rows"]}
-    assert (verdicts["nll"], verdicts["ece"]) == ("b is better", "not shown")
-    line, *curves = plot["curves"]
-    assert (line["kind"], line["y"]) == ("hline", [0.0])
-    assert [(c["role"], c["x"]) for c in curves] == [("good", [0.0]), ("undecided", [1.0])]
-    for e, curve, text in zip(found["estimates"], curves, plot["texts"], strict=True):
-        half = (e["high"] - e["low"]) / 2
-        assert [curve[key][0] * half for key in ("low", "y", "high")] == pytest.approx(
-            [e["low"], e["value"], e["high"]]
-        )
-        assert curve["high"][0] - curve["low"][0] == pytest.approx(2)
-        assert text.startswith(f"{e['value']:.3f}"[:5])
+    assert (verdicts["nll"], verdicts["ece"], verdicts["brier"]) == ("b is better", "not shown", "b is better")
+    assert (nats["title"], nats["labels"]) == ("Differences b - a, in nats", ["nll"])
+    assert (plain["title"], plain["labels"]) == ("Differences b - a", ["ece", "brier"])
+    measured = {e["name"]: e for e in found["estimates"]}
+    widths = set()
+    for plot in (nats, plain):
+        line, *curves = plot["curves"]
+        assert (line["kind"], line["y"]) == ("hline", [0.0])
+        for curve in curves:
+            for i, *drawn in zip(curve["x"], curve["low"], curve["y"], curve["high"], strict=True):
+                e = measured[plot["labels"][int(i)]]
+                assert drawn == [e["low"], e["value"], e["high"]]
+                assert plot["texts"][int(i)].startswith(f"{e['value']:.3f}"[:5])
+                widths.add(round(drawn[2] - drawn[0], 6))
+        assert {c["role"] for c in curves} <= {"good", "undecided"}
+    assert len(widths) == 3  # no two intervals are equally wide
+
+
+@pytest.mark.finding
+def test_rules_are_drawn_in_their_units_with_their_limits(capsys: Any) -> None:
+    """Rules share an axis only with the same metric and limit; a rule about a distance from 0 has two limits."""
+    saved()
+    rules = ["--max", "ece=.1", "--min", "accuracy=.3", "--max", "confidence_gap=.05", "--max", "nll=1.5"]
+    main(["check", "a.npz", *rules, "--json", "-q"])
+    checks = Result.from_json(capsys.readouterr().out).checks
+    panels = {p.labels[0]: p for p in rules_plot(checks)}
+    limits = {name: p.curves[0].y for name, p in panels.items()}
+    assert limits == {
+        "ece <= 0.1": [0.1],
+        "accuracy >= 0.3": [0.3],
+        "|confidence_gap| <= 0.05": [-0.05, 0.05],
+        "nll <= 1.5": [1.5],
+    }
+    for check in checks:
+        e, (point,) = check.estimate, panels[check.rule].curves[1:]
+        assert e is not None
+        assert (point.low, point.y, point.high) == ([e.low], [e.value], [e.high])
+    assert panels["nll <= 1.5"].title == "nll, in nats"
+    sides = {name: p.ylabel.partition(" ")[0] for name, p in panels.items()}
+    assert sides == {
+        "ece <= 0.1": "left",
+        "accuracy >= 0.3": "right",
+        "|confidence_gap| <= 0.05": "between",
+        "nll <= 1.5": "left",
+    }
 
 
 def test_rows_pair_by_id_in_any_order(capsys: Any) -> None:

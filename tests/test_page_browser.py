@@ -79,21 +79,45 @@ def test_axe_finds_nothing(name: str, dark: bool, pages: dict[str, Path]) -> Non
     assert found["title"] != "run"
 
 
-def test_the_reasons_of_a_gate_are_seen_whole_on_a_laptop(tmp_path: Path) -> None:
+def measured_in(page: Path, script: str, *options: str) -> Any:
+    """The value of a JavaScript expression in a page, which loses its policy."""
+    code = f"""<script>const p = document.createElement("pre"); p.id = "found";
+    p.textContent = JSON.stringify({script}); document.body.append(p)</script></body>"""
+    copy = page.with_name("measured.html")
+    copy.write_text(POLICY.sub("", page.read_text(encoding="utf-8")).replace("</body>", code), encoding="utf-8")
+    dom = chromium(copy, "--dump-dom", *options).stdout
+    return json.loads(re.search(r'<pre id="found">(.*?)</pre>', dom, re.S)[1])  # type: ignore[index]
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("by", [False, True])
+def test_the_reasons_of_a_gate_are_seen_whole_on_a_laptop(by: bool, tmp_path: Path) -> None:
     """At 1,280 pixels the table of verdicts is no wider than the page: `why`, its last column, is not cut."""
     rules: dict[str, Any] = {"max": {"ece:bins=30": 0.06, "nll": 0.2, "brier": 0.14, "ece_l2:bins=50": 0.1}}
     rules["min"] = {"high_confidence_accuracy:tau=0.9": 0.98}
     data = np.load(Path(__file__).parent.parent / "sample_data" / "test.npz")
     page = tmp_path / "gate.html"
-    calibcli.check(data["logits"], data["labels"], **rules).write(page)
-    measure = """<script>const table = document.querySelector("table"), p = document.createElement("pre");
-    p.id = "found"; p.textContent = JSON.stringify([table.scrollWidth, table.parentElement.clientWidth, innerWidth]);
-    document.body.append(p)</script></body>"""
-    page.write_text(POLICY.sub("", page.read_text(encoding="utf-8")).replace("</body>", measure), encoding="utf-8")
-    dom = chromium(page, "--dump-dom", "--window-size=1280,900").stdout
-    wide, room, window = json.loads(re.search(r'<pre id="found">(.*?)</pre>', dom, re.S)[1])  # type: ignore[index]
+    sites = np.array(["St. Mary's Hospital, Boston", "Charité, Berlin"])[np.arange(len(data["labels"])) % 2]
+    calibcli.check(data["logits"], data["labels"], **rules, **({"by": {"site": sites}} if by else {})).write(page)
+    table = 'document.querySelector("table")'
+    wide, room, window = measured_in(
+        page, f"[{table}.scrollWidth, {table}.parentElement.clientWidth, innerWidth]", "--window-size=1280,900"
+    )
     assert window <= 1280
     assert wide <= room
+
+
+@pytest.mark.finding
+def test_a_diagram_fits_a_telephone(tmp_path: Path) -> None:
+    """A reliability diagram is as wide as the screen at most; a wide figure keeps a size that can be read."""
+    data = np.load(Path(__file__).parent.parent / "sample_data" / "test.npz")
+    page = tmp_path / "gate.html"
+    calibcli.check(data["logits"], data["labels"], max={"ece": 0.06, "nll": 0.2}, diagram=True).write(page)
+    sizes = "[...document.querySelectorAll('svg')].map(s => [s.clientWidth, s.parentElement.clientWidth])"
+    (diagram, room), (rules, _) = measured_in(page, sizes, "--window-size=400,900")
+    assert room <= 470
+    assert diagram <= room
+    assert rules >= 480
 
 
 @pytest.mark.parametrize("name", ["everything", "several"])

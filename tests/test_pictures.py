@@ -210,6 +210,38 @@ def test_a_picture_has_one_message() -> None:
     assert f"P({NAMES[1]})" in words("names")
     estimate = made("overconfident")["ece"]
     assert any(said.startswith(f"ECE {estimate.value:.3f}"[:8]) for said in words("overconfident"))
+    assert not any("ECE" in said and not said.startswith(("smooth ECE", "binned ECE")) for said in words("smooth"))
+
+
+@pytest.mark.finding
+def test_a_smooth_curve_has_the_number_that_belongs_to_it() -> None:
+    """That is the smooth ECE; where it was not measured, the binned one is called so."""
+    z, y = rows(900, 2.5)
+
+    def inside(*specs: str) -> str:
+        predictions = Predictions.of(z, y)
+        asked = ReportOptions(diagram=True, curve="smooth", specs=specs or None)
+        result = report(predictions, asked)
+        with figure.drawn(result) as drawn:
+            (said,) = (said for said, _, _ in texts(drawn) if "ECE" in said)
+        name = "smece" if said.startswith("smooth ECE") else "ece"
+        assert float(said.split("ECE ")[1].split(" ")[0]) == pytest.approx(result[name].value, abs=6e-4)
+        return said.partition(" 0")[0]
+
+    assert inside() == "smooth ECE"
+    assert inside("smece", "ece") == "smooth ECE"
+    assert inside("ece") == "binned ECE"
+
+
+@pytest.mark.finding
+def test_the_picture_of_a_focal_temperature_has_its_heat_map(tmp_path: Path) -> None:
+    """What docs/papers.md and the demo write with one `-o FILE.svg`: both diagrams, and the map of T and gamma."""
+    files = [str(SAMPLE / "validation.npz"), "--test", str(SAMPLE / "test.npz")]
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["scale", *files, "--method", "focal-temperature", "-q", "-o", str(tmp_path / "s.json")])
+    result = Result.from_json((tmp_path / "s.json").read_bytes())
+    kept = figure.main(result).plots
+    assert [p.kind for p in kept if not p.under] == ["xy", "xy", "heat"]
 
 
 def test_a_band_over_bars_is_drawn_as_brackets() -> None:
@@ -227,18 +259,16 @@ def test_the_picture_of_a_gate_shows_its_rules_before_the_diagram(tmp_path: Path
     limits: dict[str, Any] = {"max": {"ece": 0.06, "nll": 0.3}, "min": {"accuracy": 0.85}}
     data = np.load(SAMPLE / "test.npz")
     result = calibcli.check(data["logits"], data["labels"], **limits)
-    rules = rules_plot(result.checks)
-    [plot] = rules
-    assert plot.labels == ["ece <= 0.06", "nll <= 0.3", "accuracy >= 0.85"]
-    line, *curves = plot.curves
-    by_rule = {plot.labels[round(x)]: (c.label, c.y[i]) for c in curves for i, x in enumerate(c.x)}
-    assert {rule: label for rule, (label, _) in by_rule.items()} == {
-        "ece <= 0.06": "INCONCLUSIVE", "nll <= 0.3": "FAIL", "accuracy >= 0.85": "PASS",
-    }  # fmt: skip
-    for check in result.checks:
-        within = (check.limit or 0) - float(check.estimate or 0)
-        assert (by_rule[check.rule][1] > 0) == ((within > 0) == (check.rule.partition(" ")[2][0] == "<"))
-    assert line.y == [0.0]
+    plots = rules_plot(result.checks)
+    verdicts = {plot.labels[0]: plot.curves[1].label for plot in plots}
+    assert verdicts == {"ece <= 0.06": "INCONCLUSIVE", "nll <= 0.3": "FAIL", "accuracy >= 0.85": "PASS"}
+    for check, plot in zip(result.checks, plots, strict=True):
+        limit, number = plot.curves
+        assert (plot.labels, list(limit.y), list(number.y)) == (
+            [check.rule],
+            [check.limit],
+            [float(check.estimate or 0)],
+        )
     path = tmp_path / "check.json"
     argv = [
         "check",

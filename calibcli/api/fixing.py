@@ -237,7 +237,7 @@ def apply(
     claim(target)
     scaler, files = opened(calibrator)
     rows = _rows(scaler, scores, labels, how, progress)
-    reading(*(file["path"] for file in rows.facts.get("files", ())))
+    reading(*(file["path"] for file in rows.facts.get("files", ())), pipes=True)
     written = calibrators.stream(
         scaler, rows, target, probabilities=kind_out == "probabilities", dtype=dtype, progress=progress
     )

@@ -268,7 +268,7 @@ class Command:
             kind, values = self._kinds[name], {one.name: plain[one.name] for one in self._fields[name]}
             arguments[name] = self._kinds[name](**values) if dataclasses.is_dataclass(kind) else values[name]
         for one in self.options.values():  # before any work; files opened later are noted there
-            files.reading(*(name for value in _values_of(one, plain) for name in _inputs(one, value)))
+            files.reading(*(n for value in _values_of(one, plain) for n in _inputs(one, value)), pipes=True)
         for one in self.options.values():
             for path in _values_of(one, plain) if one.writes else ():
                 either = not path.suffix if one.writes == "either" else one.name == "output" and render.is_folder(path)
@@ -331,9 +331,9 @@ def _option(
         many=many,
         default=dataclasses.MISSING if field.default is ... else field.default,
         flags=flags or (f"--{name.replace('_', '-')}",),
-        argument=settings.pop("argument", False),
+        argument=(argument := settings.pop("argument", False)),
         help=help,
-        panel=panel,
+        panel=None if argument else panel,
         settings=settings,
         writes=writes,
         rare=rare,

@@ -14,7 +14,7 @@ Tier = Literal["few", "asked", "all"]
 SCREEN = {"screen": True}
 """Metadata of a field that only guides the screen: it is not written to files and not compared."""
 RULES = "rules"
-"""Name of the figure of rules, which text formats leave out, since the table of verdicts has its numbers."""
+"""How the names of the panels of rules begin, which text formats leave out, since the verdicts have their numbers."""
 
 
 class PlainList(list[Any]):
@@ -23,8 +23,8 @@ class PlainList(list[Any]):
 
 PLAIN = {bool, int, str, type(None), PlainList}
 """Types that are plain data as they are."""
-METRIC_INSIDE = "ece"
-"""Name of the metric whose value is written inside a reliability diagram (see `Plot.about`)."""
+METRIC_INSIDE, METRIC_OF_SMOOTH = "ece", "smece"
+"""Metrics whose value is written inside a reliability diagram (see `Plot.about`), without and with a smooth curve."""
 
 
 @dataclass(frozen=True, kw_only=True)

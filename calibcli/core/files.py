@@ -100,15 +100,33 @@ def guarding() -> Iterator[None]:
         _GUARDS.reset(token)
 
 
-def reading(*names: str | os.PathLike[str]) -> None:
+def reading(*names: str | os.PathLike[str], pipes: bool = False) -> None:
     """Record files or folders as inputs, under the names that the user wrote. Every reader calls this first.
 
+    Args:
+        pipes: whether a pipe is read, too: its reader reads it once, from begin to end. Others open a file by its name
+            and more than once, so that they would wait for ever.
+
     Raises:
+        InputError: one of them is a pipe, and `pipes` is false.
         UsageError: one of them is also an output.
     """
+    for name in names if not pipes else ():
+        if is_pipe(name):
+            import shlex
+
+            problem = f"{name} is a pipe, and this input is read more than once"
+            raise InputError(problem, f"write it to a file first: cat {shlex.quote(str(name))} > FILE")
     for guard in _GUARDS.get():
         for name in names:
             guard.open(str(name))
+
+
+def is_pipe(name: str | os.PathLike[str]) -> bool:
+    """Return whether there is a pipe of this name, made by mkfifo or by a shell for `<(command)`."""
+    with contextlib.suppress(OSError, ValueError):  # nothing of that name
+        return stat.S_ISFIFO(os.stat(name).st_mode)
+    return False
 
 
 def claim(*paths: str | os.PathLike[str], folder: bool = False) -> None:

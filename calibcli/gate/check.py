@@ -179,27 +179,32 @@ def _difference_claim(rule: LimitRule, alpha: float, delta: MeanDifference, n: i
 
 
 def rules_plot(checks: Sequence[Check]) -> list[Plot]:
-    """Draw value, bounds and limit of every rule that has them, the worst verdict first where they are many."""
-    from calibcli.gate.compare import MOST, Row, forest  # imported here, as few checks are drawn
+    """Draw value, bounds and limit of every rule that has them, the worst verdict first where they are many.
+
+    Rules with the same metric, unit and limit share an axis.
+    """
+    from calibcli.gate.compare import MOST, Row, forest, grouped  # imported here, as few checks are drawn
 
     drawn = [(c, c.estimate, c.limit) for c in checks if c.estimate is not None and c.limit is not None]
     if len(drawn) > MOST:
         drawn.sort(key=lambda one: WORST_FIRST.index(one[0].outcome))
     roles = {"pass": "good", "fail": "bad"}
+    within = {"<=": "left of the limit: within", ">=": "right of the limit: within"}
     rows = [
         Row(
             label=f"{c.rule}, {c.scope}" if c.scope else c.rule,
             estimate=e,
-            reference=limit,
+            quantity=metric.strip("|"),
+            marks=(-limit, limit) if metric.startswith("|") else (limit,),
+            axis="between the limits: within" if metric.startswith("|") else within[sign],
             verdict=VERDICTS[c.outcome],
             role=roles.get(c.outcome, "undecided"),
-            flipped=e.better == "lower",
         )
         for c, e, limit in drawn
+        for metric, sign, _ in [c.rule.rsplit(" ", 2)]
     ]
-    axis = "distance to the limit / half the interval (right of 0: within)"
-    figures = forest(rows, name=RULES, title="Rules", axis=axis, line="limit")
-    return [dataclasses.replace(plot, tier="all") for plot in figures]
+    panels = grouped(forest(rows, name=RULES, line="limit", role="limit"), "Rules")
+    return [dataclasses.replace(plot, tier="all") for plot in panels]
 
 
 def _tables(source: Source, config: Config) -> list[Table]:
@@ -403,7 +408,7 @@ def run(
         diagram: add plots of the rules and, for scores, the reliability diagram.
     """
     settings = settings or asked(request)
-    note_inputs(*settings.named())
+    note_inputs(*settings.named(), pipes=True)
     options = reading(request.reading, settings)
     source = open_source(request.input, settings, options)
     if isinstance(source, Results):

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibcli.core import extensions, number_format
 from calibcli.core.errors import InputError, UsageError
-from calibcli.core.figure_data import Curve, Plot, first_alone
+from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.core.shelves import Choice
 from calibcli.core.statistics import SMALLEST_P, normal_quantile, two_sided
@@ -26,7 +26,7 @@ from calibcli.metrics.shelf import traits
 from calibcli.scores.columns import Columns
 from calibcli.scores.predictions import Array, Predictions, notes_of
 
-# The forest plot: numbers of different units on one axis, each in units of half its interval.
+# The forest plot: numbers with their intervals in their own units, one axis for each unit.
 
 MOST = 40  # rows that a reader can still tell apart on a page
 
@@ -38,58 +38,72 @@ class Row:
     Attributes:
         label: the name of the row; its number and interval are written behind it.
         estimate: the number; without a value or bounds it is not drawn.
-        reference: value at the 0 of the axis: a limit, or 0 for a difference.
-        verdict: text of the legend.  role: `good`, `bad` or `undecided`, which choose the colour.
-        flipped: whether larger numbers lie to the left.
+        quantity: title of the panel, without the unit. Rows of the same quantity, unit and marks share a panel.
+        axis: label of the axis.
+        marks: values with a line across the rows: a limit, or 0 for a difference.
+        verdict: text of the legend.  role: `good`, `bad`, `undecided` or `differs`, which choose the colour.
     """
 
     label: str
     estimate: Estimate
-    reference: float = 0.0
+    quantity: str
+    axis: str
+    marks: tuple[float, ...] = (0.0,)
     verdict: str
     role: str
-    flipped: bool = False
+
+    @property
+    def title(self) -> str:
+        """Quantity and unit; a probability, and any other number without a unit, has none."""
+        unit = self.estimate.unit
+        unit = "" if unit == "probability" else number_format.UNITS.get(unit, unit).strip()
+        return f"{self.quantity}, in {unit}" if unit else self.quantity
 
 
-def forest(rows: Sequence[Row], *, name: str, title: str, axis: str, line: str, group: str = "") -> list[Plot]:
-    """Draw one panel with a row for every estimate that has a bound; no panel where none has.
-
-    The position of a number x is (x - reference) / h, with h half the width of its interval, or the distance to its
-    only bound. So all intervals have a width of 2, whatever their unit, and those that hold the reference cross 0.
+def forest(rows: Sequence[Row], *, name: str, line: str, role: str) -> list[Plot]:
+    """Draw a row for every estimate that has a bound, in a panel per unit; no panel where none has.
 
     Args:
-        axis: label of the axis.  line: label of the line at 0.  group: name of the small multiples it belongs to.
+        name: how the names of the panels begin.
+        line: label of the lines at the marks.  role: their role.
     """
     drawn = [row for row in rows if row.estimate.value is not None and number_format.has_interval(row.estimate)]
-    if not drawn:
-        return []
-    if len(drawn) > MOST:
-        title = f"{title} (first {MOST} of {len(drawn)})"
-        drawn = drawn[:MOST]
-    curves = [Curve(label=line, kind="hline", role="ideal", y=[0.0])]
-    for verdict, role in dict.fromkeys((row.verdict, row.role) for row in drawn):
-        positions = [(i, *_position(row)) for i, row in enumerate(drawn) if (row.verdict, row.role) == (verdict, role)]
-        x, y, low, high = zip(*positions)
-        curves.append(Curve(label=verdict, kind="points", role=role, x=list(map(float, x)), y=y, low=low, high=high))
-    texts = []
-    for row in drawn:
-        shown, unit = number_format.shown(row.estimate, row.reference), row.estimate.unit
-        unit = "" if unit in ("", "probability", *number_format.UNITS) else f" {unit}"
-        texts.append(f"{shown.value}{unit} {shown.interval}")
-    of_rows: dict[str, Any] = {"labels": [row.label for row in drawn], "texts": texts}
-    return [Plot(name=name, title=title, ylabel=axis, curves=curves, **of_rows, flip=True, group=group)]
+    panels: dict[object, list[Row]] = {}
+    for row in drawn[:MOST]:
+        panels.setdefault((row.title, row.axis, row.marks), []).append(row)
+    plots = [_panel(shared, line, role) for shared in panels.values()]
+    first = f" (first {MOST} of {len(drawn)} rows)" if len(drawn) > MOST else ""
+    return [
+        dataclasses.replace(plot, name=f"{name}_{i}", title=plot.title)
+        if i
+        else dataclasses.replace(plot, name=name, title=plot.title + first)
+        for i, plot in enumerate(plots)
+    ]
 
 
-def _position(row: Row) -> tuple[float, float | None, float | None]:
-    """Return number and bounds in units of half the interval, from the reference."""
-    e = row.estimate
-    value = float(e)
-    ends = [end for end in (e.low, e.high) if end is not None]
-    half = (ends[1] - ends[0]) / 2 if len(ends) == 2 else abs(value - ends[0])
-    half = half or abs(value - row.reference) or 1.0  # a number known without error has no width
-    sign = -1.0 if row.flipped else 1.0
-    low, high = (None if end is None else sign * (end - row.reference) / half for end in (e.low, e.high))
-    return sign * (value - row.reference) / half, *((high, low) if row.flipped else (low, high))
+def grouped(plots: Sequence[Plot], heading: str) -> list[Plot]:
+    """Put several panels under one heading, in one figure; a single one stays as it is."""
+    return [dataclasses.replace(plot, group=heading) for plot in plots] if len(plots) > 1 else list(plots)
+
+
+def _panel(rows: Sequence[Row], line: str, role: str) -> Plot:
+    """Draw rows of one unit."""
+    curves = [Curve(label=line, kind="hline", role=role, y=rows[0].marks)]
+    for verdict, colour in dict.fromkeys((row.verdict, row.role) for row in rows):
+        of = [(float(i), row.estimate) for i, row in enumerate(rows) if (row.verdict, row.role) == (verdict, colour)]
+        x, values = [i for i, _ in of], [float(e) for _, e in of]
+        low, high = [e.low for _, e in of], [e.high for _, e in of]
+        curves.append(Curve(label=verdict, kind="points", role=colour, x=x, y=values, low=low, high=high))
+    shown = [number_format.shown(row.estimate, row.marks[-1]) for row in rows]
+    return Plot(
+        name="",
+        title=rows[0].title,
+        ylabel=rows[0].axis,
+        curves=curves,
+        labels=[row.label for row in rows],
+        texts=[f"{text.value} {text.interval}" for text in shown],
+        flip=True,
+    )
 
 
 # The difference of two models in one metric, by the method that suits the metric.
@@ -300,7 +314,7 @@ def _result(
             Table(name="models", title="Models", columns=["metric", "scope", *names], rows=measured),
             dataclasses.replace(verdicts, rows=rows),
         ],
-        plots=first_alone(_forest(differences, [str(row[-1]) for row in verdicts.rows])),
+        plots=_forest(differences, [str(row[-1]) for row in verdicts.rows]),
         notes=notes,
         facts={**facts, "alpha": alpha, "comparisons": sum(d.p is not None for d in differences)},
         screen=Screen(pairs="models", hidden=("alpha", "comparisons"), one_page=True),
@@ -316,32 +330,28 @@ def _result(
 
 
 def _forest(differences: Sequence[Difference], verdicts: Sequence[str]) -> list[Plot]:
-    """Draw a panel for each later model, with a row for every metric."""
-    roles = {"better": "good", "worse": "bad"}
+    """Draw the panels of each later model, with a row for every metric; a screen shows those of the first."""
+    roles = {"better": "good", "worse": "bad", "real": "differs"}
     words = {"real": "differs", "not shown": "not shown (Holm)", "unknown": "no test"}
     models = dict.fromkeys(d.against for d in differences)
     plots = []
     for i, model in enumerate(models):
+        scope = next(d.estimate.scope for d in differences if d.against == model)
         rows = [
             Row(
                 label=d.estimate.name,
                 estimate=d.estimate,
+                quantity=f"Differences {scope}",
+                axis="difference",
                 verdict=words.get(verdict, verdict),
                 role=roles.get(verdict, "undecided"),
             )
             for d, verdict in zip(differences, verdicts, strict=True)
             if d.against == model
         ]
-        scope = next(d.estimate.scope for d in differences if d.against == model)
-        plots += forest(
-            rows,
-            name=f"differences_{i}" if i else "differences",
-            title=f"Differences {scope}" if len(models) == 1 else scope,
-            axis="difference / half its 95 % interval",
-            line="no difference",
-            group="Differences between models" if len(models) > 1 else "",
-        )
-    return plots
+        panels = forest(rows, name=f"differences_model_{i}" if i else "differences", line="no difference", role="ideal")
+        plots += [dataclasses.replace(panel, tier="all") for panel in panels] if i else panels
+    return grouped(plots, "Differences between models")
 
 
 def names_of(inputs: Sequence[Any]) -> list[str]:

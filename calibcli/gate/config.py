@@ -258,7 +258,7 @@ def load(path: Path | None = None, folder: Path = Path(), rules: bool = True) ->
         config = Config(**_read(path, required=True))
     else:
         config = Config(**_read(folder / "pyproject.toml", required=False) | _read(folder / NAME, required=False))
-    reading(*(config if rules else dataclasses.replace(config, gates=())).named())
+    reading(*(config if rules else dataclasses.replace(config, gates=())).named(), pipes=True)
     return config
 
 

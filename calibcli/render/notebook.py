@@ -114,5 +114,5 @@ def write(value: Any, path: Path) -> None:
     """
     shown = result(value)
     with guarding():
-        reading(*(str(entry["path"]) for entry in shown.provenance.get("inputs", ()) if "path" in entry))
+        reading(*(str(entry["path"]) for entry in shown.provenance.get("inputs", ()) if "path" in entry), pipes=True)
         render.write(shown, render.known_output(path))

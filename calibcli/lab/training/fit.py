@@ -226,7 +226,7 @@ def run_all(setup: Setup) -> Result:
     if len(recipes) > 1 and isinstance(setup.model, nn.Module):
         raise UsageError(f"{len(recipes)} losses for one module", "train a copy with each, or pass a checkpoint")
     save = setup.save and Path(setup.save)
-    reading(*(path for name in setup.files if os.path.exists(path := split_part(str(name))[0])))
+    reading(*(path for name in setup.files if os.path.exists(path := split_part(str(name))[0])), pipes=True)
     folders = [save / slug(r.loss) if save and len(recipes) > 1 else save for r in recipes]
     if save is None and not isinstance(setup.model, nn.Module):
         setup.note("nothing will be kept: pass --save DIR for the model, logits and log")

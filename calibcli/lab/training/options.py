@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from calibcli.core.options import (
     Epochs,
@@ -127,6 +127,11 @@ class RunOutputs(reading_options.OutputOptions):
 class Setup(reading_options.DatasetOptions, reading_options.NetworkOptions, Machine, RunOutputs, Training, Given):
     """All options of a training command; in Python also the callbacks `progress(fraction, text)` and `note(text)`."""
 
+    PANEL: ClassVar[str] = "Model, rows and training"
+    OFTEN: ClassVar[tuple[str, ...]] = (  # what --help shows
+        "model", "data", "validation", "test", "loss", "penalty", "epochs", "batch_size", "lr", "optimizer", "schedule",
+        "augment", "init", "save", "resume", "overwrite", "device", "seed", "arch", "trust",
+    )  # fmt: skip
     _: KW_ONLY
     progress: Progress = lambda fraction, text: None
     note: Callable[[str], None] = lambda text: None

@@ -333,7 +333,7 @@ def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> M
 def _read(name: str, options: DatasetOptions, trust: bool, texts: bool) -> DatasetArrays | Dataset:
     path, split = split_part(name)
     if os.path.lexists(path):
-        reading(path)
+        reading(path, pipes=True)
     with unchanged(*[path] * os.path.isfile(path)):  # an archive is opened by name, and more than once
         published = downloads.read(path, split)
     if published is not None:

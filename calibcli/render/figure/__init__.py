@@ -76,12 +76,15 @@ def parts(result: Result) -> dict[str, Result]:
 
 
 def main(result: Result) -> Result:
-    """Keep the plots of the main figure: the first (two after a summary in rows) and reliability small multiples."""
+    """Keep the main figure: the first (two after a summary in rows), small multiples of reliability, and heat maps.
+
+    A heat map is drawn only where the method is about it, as the one of temperature and focusing parameter is.
+    """
     every = [part.plots for part in parts(result).values()]
     if len(every) < 2:
         return result
     first = 2 if every[0][0].texts else 1
-    kept = [plots for i, plots in enumerate(every) if i < first or panel.diagrams(plots)]
+    kept = [plots for i, plots in enumerate(every) if i < first or panel.diagrams(plots) or plots[0].kind == "heat"]
     return dataclasses.replace(result, plots=[plot for plots in kept for plot in plots])
 
 
@@ -147,7 +150,7 @@ class _Page:
         title = _lines(plot.title or plot.name, int(width * 13))
         if look.titles or _pair(plot):
             axes.set_title("\n".join(map(style.plain, title)))
-        handles = {**waiting, **panel.draw(axes, plot, self.colours)}
+        handles = {**waiting, **panel.draw(axes, plot, self.colours, stacked=not look.aside)}
         below = self._strip(plot, axes, box, counts=look.counts)
         left += width + LEGEND_GAP
         if plot.kind == "heat" and plot.z:
@@ -175,17 +178,19 @@ class _Page:
         if look.titles:
             self.figure.text(look.left / 8, height, style.plain(heading), fontsize=11.5, fontweight="bold")
 
-        same_x, same_y = (len({getattr(p, k) for p in drawn}) == 1 for k in ("xlabel", "ylabel"))
+        axes_labels = [(p.ylabel, p.xlabel) if p.flip else (p.xlabel, p.ylabel) for p in drawn]
+        same_x, same_y = (len(set(labels)) == 1 for labels in zip(*axes_labels, strict=True))
         # categories down the side: written once, or each panel has a row of its own
         named = all(p.flip and p.labels for p in drawn)
         # panels with different curves have legends of their own
         own = len({tuple(c.label for c in p.curves) for p in drawn if len(p.curves) > 1}) > 1
+        own = own and not (named and all(c.role for p in drawn for c in p.curves))  # a role has one colour
         wide, high = (look.small, look.small) if all(map(_square, drawn)) else (look.small * 1.35, look.small)
-        high = max(_size(p, look)[1] for p in drawn) * 0.8 if named else high
         columns = 2 if own or len(drawn) == 4 else min(look.across, len(drawn))
         columns = (
             1 if (named and len({(*p.labels, *p.texts) for p in drawn}) > 1) or (own and not look.aside) else columns
         )
+        wide = look.wide if named and columns == 1 else wide
         gap = look.legend if own else look.column * (0.56 if same_y else 1)
         if not look.aside:  # at most as wide as the column of a paper, so that it is not shrunk
             hang = max(_overhang(p, look) for p in drawn)
@@ -195,17 +200,27 @@ class _Page:
         titles = [_lines(plot.title or plot.name, int(wide * 13.5)) for plot in drawn]
         extra = 0.16 * (max(map(len, titles)) - 1)
         self.top -= HEADING + extra
-        step = high + strip + 0.75 * look.row + extra + (0 if same_x else 0.1)
+        between = strip + 0.75 * look.row + extra + (0 if same_x else 0.1)
+        # the height of each row of panels; categories take as much as they need
+        highs = [high] * -(-len(drawn) // columns)
+        if named:
+            highs = [
+                max(0.8 * _size(p, look)[1] for p in drawn[i : i + columns]) for i in range(0, len(drawn), columns)
+            ]
 
         shared: Handles = {}
         for i, plot in enumerate(drawn):
             row, column = divmod(i, columns)
-            box = (look.left + column * (wide + gap), self.top - row * step - high, wide, high)
+            high = highs[row]
+            top = self.top - sum(highs[:row]) - row * between
+            box = (look.left + column * (wide + gap), top - high, wide, high)
             axes = self._axes(box)
             axes.set_title(
                 "\n".join(map(style.plain, titles[i])), fontsize=min(9, look.parameters.get("font.size", 9)), pad=4
             )
-            handles = panel.draw(axes, plot, self.colours, small=True)
+            handles = panel.draw(
+                axes, plot, self.colours, small=not (named and columns == 1 and look.aside), stacked=not look.aside
+            )
             if plot.ylabel == plot.title and not plot.flip:
                 axes.set_ylabel("")
             self._strip(plot, axes, box, counts=False, share=0.6)
@@ -224,9 +239,10 @@ class _Page:
             if look.aside:
                 self._legend(shared, look.left + columns * (wide + gap) - gap + LEGEND_GAP, self.top)
             else:
-                bottom = self.top - (-(-len(drawn) // columns) - 1) * step - high - strip
+                bottom = self.top - sum(highs) - (len(highs) - 1) * between - strip
                 self._legend(shared, look.left - max(_overhang(p, look) for p in drawn), bottom - BELOW, columns=2)
-        self.top -= -(-len(drawn) // columns) * step - 0.75 * look.row - extra + look.row + (0 if look.aside else BELOW)
+        used = sum(highs) + len(highs) * between
+        self.top -= used - 0.75 * look.row - extra + look.row + (0 if look.aside else BELOW)
 
     def _strip(self, plot: Plot, above: Axes, box: Box, counts: bool, share: float = 1.0) -> float:
         """Draw the low panel under `above`, with the same x axis; returns its height in inches."""
@@ -286,7 +302,8 @@ def _size(plot: Plot, look: style.Look) -> tuple[float, float]:
         return look.square, look.square
     if plot.flip and plot.labels:
         room = max(1.0, 0.6 * len(panel.beside(plot.curves)))  # more where several bars stand side by side
-        return look.wide - _overhang(plot, look), max(1.2, 0.27 * len(plot.labels) * room)
+        row = 0.27 if look.aside or not plot.texts else 0.38  # two lines
+        return look.wide - _overhang(plot, look), max(0.5 if plot.texts else 1.2, row * len(plot.labels) * room)
     return look.wide, look.high + 0.4 * (plot.kind == "heat")
 
 
@@ -294,9 +311,7 @@ def _overhang(plot: Plot, look: style.Look) -> float:
     """Return the inches of a paper's column that category names take beyond the room for numbers."""
     if look.aside or not (plot.flip and plot.labels):
         return 0.0
-    longest = max(
-        len(label[:40]) + len(text) for label, text in zip(plot.labels, plot.texts or [""] * len(plot.labels))
-    )
+    longest = max(map(len, (*(label[:40] for label in plot.labels), *plot.texts)))
     return max(0.0, 0.055 * longest + 0.15 - look.left)
 
 

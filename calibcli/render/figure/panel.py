@@ -17,7 +17,7 @@ from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from calibcli.core import number_format
-from calibcli.core.figure_data import METRIC_INSIDE, Curve, Plot, date
+from calibcli.core.figure_data import METRIC_INSIDE, METRIC_OF_SMOOTH, Curve, Plot, date
 from calibcli.core.result import Estimate
 from calibcli.render.figure import style
 
@@ -225,14 +225,21 @@ STEPS = 400  # points at which a line is tested for being covered by a text
 
 
 def ece_lines(plot: Plot, estimates: Sequence[Estimate], short: bool = False) -> list[str]:
-    """Write the ECE with its interval, and its value under calibration; with `short` the ECE alone."""
+    """Write the ECE with its interval, and its value under calibration; with `short` the ECE alone.
+
+    Beside a smooth curve it is the smooth ECE, or, where that was not measured, the binned one, which is called so.
+    """
     if plot.about is None:
         return []
-    estimate = next((e for e in estimates if e.name.partition(":")[0] == METRIC_INSIDE and e.scope == plot.about), None)
-    if estimate is None or estimate.value is None:
+    valued = {e.name.partition(":")[0]: e for e in estimates[::-1] if e.scope == plot.about and e.value is not None}
+    smooth = any(c.role == "smooth" for c in plot.curves)
+    estimate = (valued.get(METRIC_OF_SMOOTH) if smooth else None) or valued.get(METRIC_INSIDE)
+    if estimate is None:
         return []
     shown = number_format.shown(estimate)
-    name = METRIC_INSIDE.upper() + estimate.name.removeprefix(METRIC_INSIDE).replace(":", " ")
+    metric, _, options = estimate.name.partition(":")
+    name = {METRIC_OF_SMOOTH: "smooth ECE", METRIC_INSIDE: "binned ECE" if smooth else "ECE"}[metric]
+    name = " ".join(filter(None, (name, options)))
     lines = [f"{name} {shown.value}" + (f" {shown.interval}" if shown.interval and not short else "")]
     if estimate.null is not None and not short:
         lines.append(f"if calibrated {shown.null}")
@@ -314,8 +321,12 @@ Handles = dict[str, Any]
 DIGIT = 0.64  # width of a digit, as a share of the font size
 
 
-def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) -> Handles:
-    """Draw `plot` and return the handles of its legend by label."""
+def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False, stacked: bool = False) -> Handles:
+    """Draw `plot` and return the handles of its legend by label.
+
+    Args:
+        stacked: whether the texts of categories stand below their names, for a narrow figure.
+    """
     if plot.kind == "heat":
         _heat(axes, plot)
     curves = _with_own_roles(without_bins(plot.curves))
@@ -340,7 +351,7 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
         handles["gap beyond chance"] = beyond
     if plot.kind == "heat" and plot.levels and plot.levels_label and plot.z:
         handles[style.plain(plot.levels_label)] = Line2D([], [], color="white", linewidth=1.5, path_effects=OUTLINE)
-    _axes(axes, plot, small)
+    _axes(axes, plot, small, stacked)
     return {} if len(handles) == 1 and _says(axes, plot, *handles) else handles
 
 
@@ -445,7 +456,7 @@ def _edges(centres: Sequence[float], scale: str) -> Any:
     return np.exp(edges) if log else edges
 
 
-def _axes(axes: Axes, plot: Plot, small: bool) -> None:
+def _axes(axes: Axes, plot: Plot, small: bool, stacked: bool) -> None:
     """Set scales, limits, ticks and labels; with `flip`, x runs down the side."""
     across, up = (axes.yaxis, axes.xaxis) if plot.flip else (axes.xaxis, axes.yaxis)
     set_across, set_up = (axes.set_ylim, axes.set_xlim) if plot.flip else (axes.set_xlim, axes.set_ylim)
@@ -473,7 +484,8 @@ def _axes(axes: Axes, plot: Plot, small: bool) -> None:
                 axis.set_major_formatter(FuncFormatter(lambda day, _: date(day)))
     if plot.labels:
         texts = plot.texts or [""] * len(plot.labels)
-        names = [f"{_name(label)}   {style.plain(text)}".rstrip() for label, text in zip(plot.labels, texts)]
+        between = "\n" if stacked else "   "
+        names = [f"{_name(label)}{between}{style.plain(text)}".rstrip() for label, text in zip(plot.labels, texts)]
         across.set_ticks(range(len(plot.labels)), names)
         axes.tick_params(axis="y" if plot.flip else "x", length=0)
         across.grid(False)

@@ -35,7 +35,7 @@ def render(result: Result, limit: int = LIMIT) -> str:
         head.append(" · ".join(f"{key}: {_prose(value)}" for key, value in facts))
     tail = ["\n".join(f"> **note:** {_prose(note)}" + "  " for note in result.notes)] if result.notes else []
     tables = table_contents.sheets(result)
-    drawn = dataclasses.replace(result, plots=[p for p in result.plots if p.name != RULES])
+    drawn = dataclasses.replace(result, plots=[p for p in result.plots if not p.name.startswith(RULES)])
     diagrams = table.diagrams(drawn, WIDTH)[:1]
     figures = ["```text\n" + "\n".join(block).replace("```", "'''") + "\n```" for block in diagrams]
     kept = [len(t.rows) for t in tables]

@@ -227,20 +227,20 @@ def _few_rows(table: Table) -> Table:
 
 
 def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BINS) -> list[list[str]]:
-    """Draw the first figures of a result, a block of lines each; small multiples only if there is nothing else."""
+    """Draw the first figures of a result, a block of lines each; small multiples only alone or as rows of numbers."""
     strips = {p.under: p for p in result.plots if p.under}
     panels = sorted((p for p in result.plots if not p.under), key=lambda p: bool(p.group))
     blocks: list[list[str]] = []
     for plot in panels:
         if (
             len(blocks) < MOST
-            and not (plot.group and blocks)
+            and not (plot.group and blocks and not plot.texts)
             and (b := diagram(plot, strips.get(plot.name), width, most))
         ):
             blocks.append(b)
     if len(panels) > len(blocks):
         more = len(panels) - len(blocks)
-        blocks.append([f"{count_text(more, 'more figure')} with -o FILE.png (or .svg, .pdf)"])
+        blocks.append([f"{count_text(more, 'more figure')} with -o DIR/"])
     return [[terminal.fold(line, encoding) for line in block] for block in blocks]
 
 

@@ -27,6 +27,7 @@ COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 SPACE = re.compile(r"\s*([A-Za-z])\s*")  # around the letters of a path, where none is needed
 POINT = re.compile(r"([ML]) ?(-?[\d.]+) (-?[\d.]+)")
 PLACES = 1  # decimals of a length in points: finer than a screen shows
+WIDE = 480  # points beyond which a figure is scrolled on a small screen, since its text would be too small
 DROPPED = ("metadata", "style")
 GROUND = "fill: #ffffff"  # style of the background, which the page has already
 
@@ -90,7 +91,10 @@ def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles
             element.set("class", styles.of(look))
     box = root.attrib["viewBox"]
     attributes = {"role": "img", "aria-labelledby": f"{prefix}-t", "aria-describedby": described_by}
-    root.attrib = {"viewBox": box, "width": box.split()[2], **attributes}
+    width = box.split()[2]
+    root.attrib = {"viewBox": box, "width": width, **attributes}
+    if float(width) > WIDE:
+        root.set("class", "wide")
     called = ElementTree.Element("title", {"id": f"{prefix}-t"})
     called.text = title
     root.insert(0, called)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from calibcli.core.figure_data import Plot, saved
@@ -16,6 +17,7 @@ from calibcli.render.table_contents import Sheet, SheetColumn
 
 SERIES = ("x", "y", "z")  # fields of a plot that its picture and tables show, as they do its curves
 ELSEWHERE = ("notes", "provenance")  # fields of a result that the page shows elsewhere
+LONG = 24  # characters of a text beyond which its column is wrapped
 DIGITS = 6  # of a number in a field
 POINTS, PANELS = 20, 12  # rows of a table of a figure, and panels of a figure
 CELLS = 900  # of a heat map on a page, where each cell is a path
@@ -43,6 +45,11 @@ class CutSheet:
     @property
     def columns(self) -> Sequence[SheetColumn]:
         return self.sheet.columns
+
+    @cached_property
+    def long(self) -> list[bool]:
+        """Which columns are wrapped because a text of theirs is long; an interval is not."""
+        return [max((len(row[i]) for row in self.rows), default=0) > LONG for i in range(len(self.columns))]
 
     @property
     def right(self) -> str:

@@ -11,14 +11,15 @@ import os
 import re
 import stat
 import sys
+import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from calibcli.core.errors import InputError, refusing
-from calibcli.core.files import Steady, reading
+from calibcli.core.errors import InputError, printable, refusing
+from calibcli.core.files import Steady, is_pipe, reading
 
 # Unpacking of gzip, bzip2, xz and Zstandard, piece by piece and never beyond a limit.
 
@@ -34,6 +35,7 @@ MAGIC = {
 }
 STARTS = tuple(MAGIC)
 BLOCK = bytes.fromhex("314159265359")  # follows `BZh9`, which text may begin with
+PATIENCE = 2.0  # seconds after which it is said that a pipe is waited for
 OTHER_FILES = 256  # that a process has open beside its inputs: libraries, pipes, outputs
 FEW_FILES = 32  # that every shell allows beside those: 256 in all at the least
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
@@ -60,6 +62,22 @@ def _unnamed(pieces: Iterable[bytes]) -> Opened:
         file.writelines(pieces)
         file.flush()
         return Opened(os.dup(file.fileno()))
+
+
+@contextlib.contextmanager
+def waiting_said(path: str) -> Iterator[None]:
+    """Say on stderr that a pipe is waited for, if what is read from it in the block takes longer than a moment."""
+    if not is_pipe(path):
+        yield
+        return
+    text = f"waiting for {printable(path)}, which is a pipe: until something writes to it, and closes it\n"
+    timer = threading.Timer(PATIENCE, lambda: print(text, end="", file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def copy_of_pipe(stream: IO[bytes]) -> Opened:

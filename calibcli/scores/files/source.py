@@ -123,13 +123,14 @@ class Source:
         self.name = "stdin" if self.path == "-" else self.path
         try:
             if not update and self.path != "-":
-                reading(self.path)
-            self.file = locations.open_binary(self.path)
-            mode = os.fstat(self.file.fileno()).st_mode
-            if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
-                raise OSError("it is a device")
-            if not stat.S_ISREG(mode):
-                self.file = locations.copy_of_pipe(self.file)
+                reading(self.path, pipes=True)
+            with locations.waiting_said(self.path):
+                self.file = locations.open_binary(self.path)
+                mode = os.fstat(self.file.fileno()).st_mode
+                if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
+                    raise OSError("it is a device")
+                if not stat.S_ISREG(mode):
+                    self.file = locations.copy_of_pipe(self.file)
             self.steady = Steady(self.file.fileno(), self.name)
             self.size = self.steady.status.st_size
         except CalibError:
