@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.utils import prune, weight_norm
+from torch.nn.utils import parametrizations, prune, weight_norm
 
 import calibcli
 from calibcli.core.errors import InputError, UsageError
@@ -40,6 +40,11 @@ class Hooked(Net):
 def normed():
     model = Net()
     weight_norm(model.net[0])
+    return model
+
+def normed_before():
+    model = Net()
+    torch.nn.utils.weight_norm(model.net[0])
     return model
 
 def pruned():
@@ -90,6 +95,18 @@ def test_the_old_weight_norm_loads_into_the_new(tmp_path: Path, code: Path) -> N
     read = loaded(tmp_path, prefixed(model.state_dict(), "net"), "normed")
     assert same(read.model, model)
     assert any("load_state_dict" in note for note in read.notes)
+
+
+@pytest.mark.finding
+def test_the_new_weight_norm_loads_into_the_old(tmp_path: Path, code: Path) -> None:
+    model = network()
+    with warnings.catch_warnings(action="ignore"):
+        parametrizations.weight_norm(model[0])
+        read = loaded(tmp_path, prefixed(model.state_dict(), "net"), "normed_before")
+        assert same(read.model, model)
+        assert any("old names: net.0.weight_g" in note for note in read.notes)
+        with pytest.raises(InputError, match="does not fit"):
+            loaded(tmp_path, {"net.0.weight": torch.zeros(8, 4)}, "normed_before")
 
 
 @pytest.mark.finding
@@ -238,3 +255,12 @@ def test_what_lies_beside_weights_is_left_out_alike_and_export_says_first_that_i
     data = {"data": (X.numpy(), np.arange(5) % 3), "arch": spec}
     with pytest.raises(InputError, match="more than tensors"):
         calibcli.export(fit, "checkpoint", model=tmp_path / "model.pt", save=tmp_path / "out.pt", **data)
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("name", ["net.pt", "net.safetensors", "net.pth.tar", "net.onnx", "net.h5"])
+def test_a_pointer_of_git_lfs_is_no_damaged_checkpoint(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1327\n")
+    with pytest.raises(InputError, match="pointer of Git LFS") as refused:
+        checkpoint.load(tmp_path / name)
+    assert "git lfs pull" in str(refused.value.fix)

@@ -395,3 +395,28 @@ def test_json_that_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(InputError, match=said) as refused:
         recorded_outputs.read("a.json")
     assert refused.value.fix
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("name", ["m.csv", "m.npz", "m.npy", "m.jsonl", "m.parquet", "m.pt", "m.onnx", "m.safetensors"])
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        (f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1327\n", "git lfs pull"),
+        ("<!DOCTYPE html><html><body>Sign in</body></html>", "fetch the file"),
+    ],
+)
+def test_what_was_fetched_in_place_of_a_file_is_named(tmp_path: Path, name: str, text: str, fix: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match="not the file itself") as refused:
+        recorded_outputs.read(tmp_path / name)
+    assert fix in str(refused.value.fix)
+
+
+@pytest.mark.finding
+def test_json_lines_that_end_within_a_row_are_called_truncated(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    path.write_text('{"probs": [0.2, 0.8], "label": 1}\n{"probs": [0.2, 0.')
+    with pytest.raises(InputError, match="row 1 of") as refused:
+        recorded_outputs.read(path)
+    assert "still being written" in str(refused.value.fix)

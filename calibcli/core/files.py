@@ -129,6 +129,19 @@ def is_pipe(name: str | os.PathLike[str]) -> bool:
     return False
 
 
+def refuse_pointer(head: bytes, name: str | os.PathLike[str]) -> None:
+    """Refuse what was fetched in place of a file.
+
+    Raises:
+        InputError: the file begins as the pointer that Git LFS leaves, or as a web page.
+    """
+    start = head.lstrip().lower()
+    if start.startswith(b"version https://git-lfs"):
+        raise InputError(f"{name} is a pointer of Git LFS, not the file itself", "run git lfs pull in its repository")
+    if start.startswith((b"<!doctype html", b"<html")):
+        raise InputError(f"{name} is a web page, not the file itself", "fetch the file from its address for downloads")
+
+
 def claim(*paths: str | os.PathLike[str], folder: bool = False) -> None:
     """Check output paths before any work is done, and record them, so that opening one later as an input is refused.
 

@@ -23,7 +23,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_map
 
 from calibcli.core.errors import InputError, check_path, refusing
-from calibcli.core.files import reading
+from calibcli.core.files import reading, refuse_pointer
 from calibcli.core.number_format import first_few
 from calibcli.networks.checkpoint import factory, safe_unpickler, weights
 from calibcli.scores.files import pickles
@@ -302,7 +302,9 @@ def read(path: Path, *, trust: bool) -> CheckpointContents:
         problem = f"{path} is a pipe or a device, and a checkpoint is read in more than one pass"
         raise InputError(problem, "write it to a file first")
     with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)), path.open("rb") as file:
-        head = file.read(16)
+        start = file.read(64)
+    refuse_pointer(start, path)
+    head = start[:16]
     if path.name.endswith(".index.json"):
         return _shards(path)
     if path.suffix == ".safetensors" or safetensors.signature(head, path.stat().st_size):

@@ -471,14 +471,22 @@ def _count(shapes: Shapes, prefix: str) -> int:
 def through_hooks(model: nn.Module, tensors: Tensors) -> Tensors | None:
     """Return the tensors as the model's own `load_state_dict` takes them, strictly, where its hooks rename some.
 
-    None where it does not take them. The model is left as it was.
+    None where it does not take them, or where it cannot be copied, as with the weight that the old `weight_norm` made.
+    The model is left as it was.
     """
-    trial = copy.deepcopy(model)
     try:
+        trial = copy.deepcopy(model)
         trial.load_state_dict(dict(tensors), strict=True)
     except FAILURES:
         return None
     return trial.state_dict()
+
+
+def _originals(name: str) -> list[tuple[str, str]]:
+    """Return the halves g and v of a normed weight with their names in `torch.nn.utils.parametrizations`."""
+    module, _, weight = name.rpartition(".")
+    place = joined(module, f"parametrizations.{weight}.original")
+    return [("g", f"{place}0"), ("v", f"{place}1")]
 
 
 def _translated(tensors: Tensors, expected: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
@@ -493,6 +501,13 @@ def _translated(tensors: Tensors, expected: Mapping[str, Tensor]) -> tuple[dict[
         read[name] = read.pop(f"{name}_orig") * read.pop(f"{name}_mask")
     if pruned:
         notes.append(f"{len(pruned)} pruned weights were read as weight_orig times weight_mask: {first_few(pruned, 3)}")
+    halves = {
+        f"{n[:-2]}_{part}": original for n in expected if n.endswith("_g") for part, original in _originals(n[:-2])
+    }
+    normed = {n: old for n, old in halves.items() if n in expected and n not in read and old in read}
+    read |= {n: read.pop(old) for n, old in normed.items()}
+    if normed:
+        notes.append(f"weight norm was read under its old names: {first_few(list(normed), 3)}")
     if not read.keys() & expected.keys() and len(read) == len(expected):
         stored, wanted = chain(read), chain(expected)
         pairs = [(joined(a, part), joined(b, part)) for a, b in zip(stored, wanted) for part in ("weight", "bias")]

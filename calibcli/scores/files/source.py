@@ -38,7 +38,7 @@ from typing import cast
 
 from calibcli.core import extensions
 from calibcli.core.errors import CalibError, InputError, check_path
-from calibcli.core.files import Steady, reading
+from calibcli.core.files import Steady, reading, refuse_pointer
 from calibcli.core.memory import memory_limit
 from calibcli.scores.files import formats, locations
 from calibcli.scores.files.pickles import is_pickle
@@ -141,7 +141,8 @@ class Source:
             raise InputError(problem, TOO_MANY if many else check_path(self.path)) from None
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "is the file truncated?")
-        head = os.pread(self.file.fileno(), 10, 0)
+        head = os.pread(self.file.fileno(), 64, 0)
+        refuse_pointer(head, self.name)
         if head.startswith(locations.STARTS) and (kind := locations.compression_of(head)):
             most = memory_limit() // TEXT
             packed = self.file

@@ -145,8 +145,10 @@ def _rows(source: Source) -> Iterator[dict[str, Any]]:
     number, fix = 0, "write one JSON object per line"
     in_list = source.pread(min(source.size, 512), 0).lstrip().startswith(b"[")
     remark = " (a list in one file is not JSON lines)" if in_list else ""
+    whole = source.pread(1, source.size - 1) in (b"\n", b"}")
+    cut = "" if whole or in_list else "; is the file truncated, or still being written?"
     unreadable = refusing(
-        (ValueError, RecursionError), lambda _: f"row {number} of {source.name} is not JSON", fix + remark
+        (ValueError, RecursionError), lambda _: f"row {number} of {source.name} is not JSON", fix + remark + cut
     )
     with unreadable, source.reader() as file:
         while line := file.readline(LINE):
