@@ -217,6 +217,9 @@ def test_start_is_small(argv: tuple[str, ...], most: int) -> None:
     [
         ("fit m.pt --data d.npz --loss focal --gamma 3", "it is an option of a spec: --loss focal:gamma=3"),
         ("fit m.pt --gamma=3 --loss focal", "it is an option of a spec: --loss focal:gamma=3"),
+        ("metrics a.csv --max ece=.05", "calib check a.csv --max ece=.05"),
+        ("metrics a.csv --min accuracy=.8", "calib check a.csv --min accuracy=.8"),
+        ("compare a.csv b.csv --method platt", "--method is an option of calib scale: see calib scale --help"),
         ("metrics a.npz --bin 3", "did you mean --bins?"),
         ("fit m.pt --loss focal --gama 3", "see calib fit --help"),
         ("metrics", "for example: calib metrics test.npz"),

@@ -136,6 +136,8 @@ def _usage_fix(message: str, path: str, args: list[str]) -> str:
             return f"for example: {example[1]}"
     if wrong and (spec := _spec_with(wrong[1], args)):
         return f"it is an option of a spec: {spec}"
+    if wrong and (elsewhere := _command_with(wrong[1], args)):
+        return elsewhere
     if wrong:
         near = nearest(wrong[1], re.findall(r"--?[\w-]+", wrong[2] or wrong[3]))
         return f"did you mean {near}? see {path} --help" if near else f"see {path} --help"
@@ -161,6 +163,30 @@ def _spec_with(flag: str, args: list[str]) -> str:
             ):
                 return f"{option} {spec}:{normal(name)}={value}"
     return ""
+
+
+def _command_with(flag: str, args: list[str]) -> str:
+    """Return the commands that have an option which this one lacks; "" if there are none. `calib check` comes first: it
+    decides about limits. Its line is given if it has every option given, after one file.
+    """
+    first = sorted(COMMANDS, key=lambda name: name != "check")
+    known = {name: _flags(name) for name in first}
+    owners = [name for name in first if flag in known[name]]
+    if not owners:
+        return ""
+    import shlex
+
+    given = {word.split("=", 1)[0] for word in args if word.startswith("--")}
+    one_file = not args[1].startswith("-") and args[2].startswith("-") if len(args) > 2 else False
+    works = one_file and given <= known[owners[0]]
+    line = f"calib {shlex.join([owners[0], *args[1:]])}" if works else f"see calib {owners[0]} --help"
+    return f"{flag} is an option of calib {', '.join(owners)}: {line}"
+
+
+def _flags(command: str) -> set[str]:
+    """Return the names of a command's options, as `--max`."""
+    options = importlib.import_module(f"calibcli.cli.{command}").command.options
+    return {f"--{name.replace('_', '-')}" for name in options}
 
 
 def call(args: list[str]) -> int:

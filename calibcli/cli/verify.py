@@ -35,7 +35,7 @@ def command(
     """Compare a deployed file with its calibrator: the largest difference, changed predictions, the gate's verdicts.
 
     PASS if no probability differs by more than --tolerance on these rows. With limits, or gates in calib.toml, the
-    table also has the verdicts of the gate before and after.
+    table also has the verdicts of the gate before and after. They do not count in the exit code.
 
     Example: calib verify calibrated.onnx --with temperature.safetensors --data test.npz --max ece=0.05
     """
