@@ -219,6 +219,8 @@ def test_start_is_small(argv: tuple[str, ...], most: int) -> None:
         ("fit m.pt --gamma=3 --loss focal", "it is an option of a spec: --loss focal:gamma=3"),
         ("metrics a.csv --max ece=.05", "calib check a.csv --max ece=.05"),
         ("metrics a.csv --min accuracy=.8", "calib check a.csv --min accuracy=.8"),
+        ("metrics a.csv --with t.safetensors", "--with is an option of calib "),
+        ("metrics a.csv --deployed x", "see calib metrics --help"),  # an argument of `verify`, no option
         ("compare a.csv b.csv --method platt", "--method is an option of calib scale: see calib scale --help"),
         ("metrics a.npz --bin 3", "did you mean --bins?"),
         ("fit m.pt --loss focal --gama 3", "see calib fit --help"),

@@ -167,7 +167,7 @@ def _spec_with(flag: str, args: list[str]) -> str:
 
 def _command_with(flag: str, args: list[str]) -> str:
     """Return the commands that have an option which this one lacks; "" if there are none. `calib check` comes first: it
-    decides about limits. Its line is given if it has every option given, after one file.
+    decides about limits. Only its line is given, after one file: an option may mean something else in other commands.
     """
     first = sorted(COMMANDS, key=lambda name: name != "check")
     known = {name: _flags(name) for name in first}
@@ -176,17 +176,17 @@ def _command_with(flag: str, args: list[str]) -> str:
         return ""
     import shlex
 
-    given = {word.split("=", 1)[0] for word in args if word.startswith("--")}
+    given = {word.split("=", 1)[0] for word in args if word.startswith("-")}
     one_file = not args[1].startswith("-") and args[2].startswith("-") if len(args) > 2 else False
-    works = one_file and given <= known[owners[0]]
+    works = owners[0] == "check" and one_file and given <= known["check"]
     line = f"calib {shlex.join([owners[0], *args[1:]])}" if works else f"see calib {owners[0]} --help"
     return f"{flag} is an option of calib {', '.join(owners)}: {line}"
 
 
 def _flags(command: str) -> set[str]:
-    """Return the names of a command's options, as `--max`."""
+    """Return the flags of a command's options, as `--max` and `-o`."""
     options = importlib.import_module(f"calibcli.cli.{command}").command.options
-    return {f"--{name.replace('_', '-')}" for name in options}
+    return {flag for one in options.values() if not one.argument for flag in one.flags}
 
 
 def call(args: list[str]) -> int:
