@@ -259,3 +259,29 @@ def test_no_event_where_none_is_expected_says_nothing_of_the_labels(kind: str, c
 
     assert not noticed(0.005)
     assert noticed(0.1)
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    "text", ["s3cr3t,42\n", "s3cr3t,0.5\nt0ken,0.2\n", "user,s3cr3t,42\nroot,p4ss,7\n", "s3cr3t 42\nx 3\n"]
+)
+def test_cells_of_a_file_that_is_no_table_of_scores_are_not_printed(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rules of a pull request may name any file of the machine; its first line is no header."""
+    (tmp_path / "k.csv").write_text(text)
+    (tmp_path / "a").mkdir()
+    rules = 'schema = 1\n[data]\neval = "../k.csv"\n[[gate]]\nmetric = "ece"\nmax = 0.5\n'
+    (tmp_path / "a" / "calib.toml").write_text(rules)
+    monkeypatch.chdir(tmp_path / "a")
+    for line in (["check"], ["metrics", "../k.csv"], ["inspect", "../k.csv"], ["metrics", "../k.csv", "--labels", "x"]):
+        assert main(line) == 4
+        shown = "".join(capsys.readouterr())
+        assert "s3cr3t" not in shown
+        assert "fix:" in shown
+
+
+def test_columns_that_are_numbered_classes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.csv").write_text("0,1,other\n0.2,0.8,x\n0.7,0.3,y\n")
+    assert main(["metrics", str(tmp_path / "a.csv")]) == 4
+    assert "other" in capsys.readouterr().err

@@ -214,7 +214,8 @@ def named(contents: FileContents, name: str, option: str, where: str) -> str:
     if option == "--by" and re.search("[<>=]", name):
         quoted = shlex.quote(name)
         raise InputError(problem, f"name a column; parts of it are slices of a gate: calib check --by {quoted}")
-    raise InputError(problem, did_you_mean(name, list(contents.arrays)[:20]))
+    told = not contents.table or (any(map(is_numeric, contents.arrays.values())) and not _begins_with_cells(contents))
+    raise InputError(problem, did_you_mean(name, list(contents.arrays)[:20]) if told else "name a column of the header")
 
 
 def column(contents: FileContents, name: str, option: str, where: str) -> Named:
@@ -253,15 +254,24 @@ def describe(contents: FileContents, limit: int = 8) -> str:
     """Describe the arrays by name, shape and type: `logits (1000, 10) float32`. Values are left out, as they may be
     secret.
 
-    A text table without a number may have none of the names either: its first line is then no header.
+    A text table without a number may have none of the names either: its first line is then no header. Nor is it where
+    it holds a number that is not one of the classes.
     """
-
-    if contents.table and not any(map(is_numeric, contents.arrays.values())):
+    if contents.table and (not any(map(is_numeric, contents.arrays.values())) or _begins_with_cells(contents)):
         rows = max((array.shape[0] for array in contents.arrays.values()), default=0)
-        return f"{count_text(len(contents.arrays), 'column')} of text, {count_text(rows, 'row')} and a header"
+        first = "a first line with a number" if _begins_with_cells(contents) else "a header"
+        of_text = "" if any(map(is_numeric, contents.arrays.values())) else " of text"
+        return f"{count_text(len(contents.arrays), 'column')}{of_text}, {count_text(rows, 'row')} and {first}"
     shown = [f"{name} {shape_text(array)}" for name, array in contents.arrays.items()]
     more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
     return ", ".join(shown[:limit]) + more if shown else "nothing"
+
+
+def _begins_with_cells(contents: FileContents) -> bool:
+    """Return whether the first line of a table holds cells, not names: a number that is no class 0 .. K-1 or 1 .. K."""
+    numbers = sorted(float(name) for name in contents.arrays if contents.table and is_number(name))
+    counted = [[float(first + i) for i in range(len(numbers))] for first in (0, 1)]
+    return bool(numbers) and len(numbers) < len(contents.arrays) and numbers not in counted
 
 
 def shape_text(array: Named) -> str:
@@ -869,6 +879,8 @@ def reading_advice(contents: FileContents, no_probability: str) -> str:
     Args:
         no_probability: what to do where no array holds scores.
     """
+    if _begins_with_cells(contents):
+        return "write a first line with the names of the columns, such as label,prob_0,prob_1"
     columns = {name: a for name, a in contents.arrays.items() if a.shape[1:] in ((), (1,)) and a.shape and a.shape[0]}
     cells = {name: column_evidence.head(array) for name, array in columns.items()}
     wide = [name for name, array in contents.arrays.items() if _may_be_table(name, array, contents)]

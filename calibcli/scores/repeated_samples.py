@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibcli.scores.files import roles
-from calibcli.scores.files.arrays import FileContents, read_all, texts_of
+from calibcli.scores.files.arrays import FileContents, Lazy, read_all, texts_of
 from calibcli.scores.files.text_tables import MISSING
 from calibcli.scores.likelihood import nll_rows
 from calibcli.scores.predictions import Array, Ints, Predictions
@@ -65,6 +65,8 @@ def columns(
             continue
         parts = [c.arrays.get(name) for c in contents]
         flat = [p for p in parts if p is not None and len(p.shape) == 1 and p.dtype.kind in roles.IDS.dtypes]
+        if name not in asked and any(isinstance(p, Lazy) and p.dtype.kind == "O" for p in flat):
+            continue  # texts of any length, such as prompts, which are read only where they are asked for
         if len(flat) < len(parts) or sum(p.shape[0] for p in flat) != n:
             continue
         values = np.concatenate([texts_of(read_all(p)) if len(flat) > 1 else read_all(p) for p in flat])

@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from calibcli.calibrators import LabelCalibrators, check_classes
 from calibcli.calibrators.store import from_json
 from calibcli.core.errors import InputError, UsageError, check_path, refusing
 from calibcli.core.files import reading, sha256
-from calibcli.core.result import Cell, Check, Outcome, Result, Table
+from calibcli.core.result import VERDICTS, Cell, Check, Outcome, Result, Table
 from calibcli.gate import check
 from calibcli.gate.options import Request
 from calibcli.networks.deploy import estimator
@@ -97,7 +97,8 @@ def _result(
     does = "gives" if compared.within else "does not give"
     headline = f"{job.path.name} {does} what {job.scaler.choice.name.replace('_', ' ')} gives: {compared.text}."
     if verdicts:
-        headline += f" The gate says {verdicts['verdict before']} before it and {verdicts['verdict after']} after."
+        first, second = (VERDICTS[cast(Outcome, verdicts[f"verdict {when}"])] for when in ("before", "after"))
+        headline += f" The gate's verdict, which is only shown, is {first} before it and {second} after."
     facts["headline"] = headline
     files = [p for p in (str(job.path), job.calibrator, str(before or "")) if p and os.path.isfile(p)]
     files += [p for p in job.read if os.path.isfile(p)]
@@ -206,8 +207,8 @@ def _none() -> None:
 
 
 def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Callable[[], float | None]]:
-    """Return the logits of the network before, with labels; the probabilities of the deployed one; and a function for
-    the cost of rounding in its head."""
+    """Return the log-probabilities of the network before, with labels; the probabilities of the deployed one; and a
+    function for the cost of rounding in its head."""
     from calibcli.networks import checkpoint, dataset
 
     cost: Callable[[], float | None] = _none
@@ -237,7 +238,8 @@ def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Cal
         with np.errstate(divide="ignore"):
             z = np.log(_outputs(before, rows, job))
     deployed, facts = _outputs(job.path, rows, job), {"files": [], "labelled": True}
-    return Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts), deployed, cost
+    read = Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts)
+    return dataclasses.replace(read, kind="log_probabilities"), deployed, cost
 
 
 def _output(job: ExportRequest) -> str:
