@@ -82,7 +82,8 @@ def least(name: str, but: str = "") -> list[str]:
     needed = [one for one in options(name).values() if one.default not in (None, (), "") and one.name != but]
     required = [one for one in needed if "MISSING" in repr(one.default)]
     line = [text for one in required if not one.argument for text in (one.flags[0], "x.npz")]
-    return [*line, *(f"{one.name}.npz" for one in required if one.argument)]
+    arguments = [one for one in required if one.argument]
+    return [*line, *(get_args(a.kind)[0] if get_origin(a.kind) is Literal else f"{a.name}.npz" for a in arguments)]
 
 
 def values(one: Option) -> tuple[str, ...]:
@@ -96,8 +97,8 @@ def lines(name: str, one: Option) -> list[list[str]]:
     """One option, in every spelling, with values good and bad."""
     rest, found = least(name, one.name), []
     if one.argument:
-        found = [[*least(name, one.name), value] for value in TEXTS]
-        return found + [[value, *least(name, one.name), "--", "-x"] for value in TEXTS]
+        found = [[*least(name, one.name), value] for value in values(one)]
+        return found + [[value, *least(name, one.name), "--", "-x"] for value in values(one)]
     for flag in one.flags:
         long = flag.startswith("--")
         spellings = [[flag]] if one.flag else [[flag, value] for value in values(one)]

@@ -156,7 +156,8 @@ def compare(
     named = list(names or comparing.names_of(inputs))
     if len(named) != len(inputs):
         raise UsageError(f"{len(inputs)} models, {len(named)} names", "name each model")
-    kinds = {isinstance(i, Result) or (isinstance(i, str | Path) and is_result(i)) for i in inputs}
+    there = [i for i in inputs if not isinstance(i, str | Path) or os.path.exists(i)]  # others are refused when read
+    kinds = {isinstance(i, Result) or (isinstance(i, str | Path) and is_result(i)) for i in there}
     if kinds == {True}:
         if metrics or any(value for value in how.values()):
             problem = "results are compared as they are: metrics and how files are read were chosen when they were made"

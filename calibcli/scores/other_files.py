@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calibcli.core.errors import InputError, refusing
+from calibcli.core.errors import InputError, check_path, refusing
 from calibcli.core.options import normal
 from calibcli.scores.files import pickles
 from calibcli.scores.files.arrays import EncodedPictures, FileContents
@@ -115,10 +115,15 @@ def refuse_other_file(other: Foreign | None, source: Source) -> None:
 
 
 def is_result(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is a result of calib, by its keys: evaluations of others are .json files, too."""
-    if not os.path.isfile(path) or os.path.getsize(path) > RESULT or not os.access(path, os.R_OK):
+    """Return whether a file is a result of calib, by its keys: evaluations of others are .json files, too.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if not os.path.isfile(path) or os.path.getsize(path) > RESULT:
         return False
-    with open(path, "rb") as file:
+    cannot = refusing(OSError, lambda error: f"cannot read {path} ({error.strerror})", check_path(path))
+    with cannot, open(path, "rb") as file:
         text = file.read(512)
         if text.lstrip()[:1] != b"{":
             return False

@@ -41,7 +41,7 @@ def page(result: Result) -> str:
         outcomes = [r.deciding for r in gates if r.deciding]
         verdict, tone = table_contents.banner(outcomes, gates[0].words if gates else VERDICTS)
     else:
-        verdict, tone = table_contents.verdict(result)
+        verdict, tone = table_contents.verdict(named[0][1])
     count = sum(not by_report(r) for _, r in named)
     drawn: dict[str, bytes] = {}
     text = ""
