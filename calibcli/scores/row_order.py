@@ -175,9 +175,10 @@ def _claimed(rows: KeptRows, kind: Kind, predicted: Floats) -> tuple[float, floa
     Args:
         predicted: (K,) share of the rows in which each class is predicted.
     """
-    scores, n = rows.scores, min(rows.scores.shape[0], PAIRS, max(1000, CELLS // len(predicted)))
+    scores, device = rows.scores, isinstance(rows.scores, DeviceScores)  # few rows are copied from a device
+    n = min(rows.scores.shape[0], 1000 if device else PAIRS, max(1000, CELLS // len(predicted)))
     total, seen, shares = 0.0, 0, np.zeros(len(predicted))
-    step = n if isinstance(scores, DeviceScores) else rows_of(scores)
+    step = n if device else rows_of(scores)
     for start in range(0, n, step):
         block: Array = np.asarray(scores.read(start, min(start + step, n)), np.float64)
         z = logits_of(block, kind)  # (rows, K)

@@ -86,7 +86,8 @@ def test_only_numbers_per_row_leave_the_device(copied: list[torch.Size]) -> None
     z, y = 3 * torch.randn(5000, 50, generator=torch.Generator().manual_seed(1)), torch.arange(5000) % 50
     calibcli.measure(z.to(CUDA), y.to(CUDA), "nll", "ece", "classwise_ece")
     beyond = [shape for shape in copied if len(shape) == 2 and 50 in shape]
-    assert beyond == [torch.Size([1000, 50])]  # of the first thousand rows: in how few digits scores are stored
+    assert beyond  # of the first rows: in how few digits scores are stored, and whether labels belong to them
+    assert all(shape[0] <= 1000 for shape in beyond)
     assert len(copied) < 30  # whatever the number of rows
 
 
