@@ -73,7 +73,7 @@ dist: .venv-release/.ready
 
 # everything of a release but the upload: make release VERSION=0.1.0
 release: .venv-release/.ready
-	.venv-release/bin/python release/release.py $(VERSION)
+	.venv-release/bin/python release/steps.py $(VERSION)
 
 # by hand, some hours: the full simulations and the oldest versions that pyproject.toml allows
 nightly: .venv/.ready .venv-extra/.ready

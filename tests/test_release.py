@@ -12,7 +12,7 @@ import pytest
 
 import calibcli
 from calibcli.cli.app import main
-from release import address, distributions, release
+from release import address, distributions, steps
 
 ROOT = Path(__file__).parent.parent
 METADATA = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -41,6 +41,22 @@ def test_the_full_distribution_is_the_core_of_the_same_version_and_torch() -> No
     assert full["tool"]["setuptools"]["packages"] == []
     assert "scripts" not in full["project"]
     assert full["project"]["urls"] == PROJECT["urls"]
+
+
+@needs_the_full_metadata
+def test_the_scripts_run_as_make_starts_them(tmp_path: Path) -> None:
+    """With their own folder first on the path of imports."""
+    stage = f"import distributions, pathlib; distributions.stage_full(pathlib.Path({str(tmp_path)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", stage], cwd=ROOT / "release", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"pyproject.toml", "README.md", "LICENSE"}
+    for script in ("distributions.py", "steps.py", "address.py"):
+        text = (ROOT / "Makefile").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
+        assert f"release/{script}" in text
+        help_ = [sys.executable, f"release/{script}", *(["--help"] if script != "address.py" else [])]
+        assert subprocess.run(help_, cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
 @needs_the_full_metadata
@@ -121,12 +137,12 @@ def test_a_release_stops_at_the_first_thing_that_is_not_ready(
         (tmp_path / "more").write_text("x")
     if change == "branch":
         subprocess.run(["git", "checkout", "-q", "-b", "mine"], cwd=tmp_path, check=True)
-    monkeypatch.setattr(release, "ROOT", tmp_path)
-    monkeypatch.setattr(release, "address", lambda: "me/calib" if change == "address" else address.address(tmp_path))
-    monkeypatch.setattr(release, "run", lambda *command, folder=tmp_path: _run(command, folder))
-    monkeypatch.setattr(sys, "argv", ["release.py", version, "--check"])
+    monkeypatch.setattr(steps, "ROOT", tmp_path)
+    monkeypatch.setattr(steps, "address", lambda: "me/calib" if change == "address" else address.address(tmp_path))
+    monkeypatch.setattr(steps, "run", lambda *command, folder=tmp_path: _run(command, folder))
+    monkeypatch.setattr(sys, "argv", ["steps.py", version, "--check"])
     with pytest.raises(SystemExit, match=said):
-        release.main()
+        steps.main()
 
 
 def _run(command: tuple[str, ...], folder: Path) -> str:

@@ -1,7 +1,7 @@
 """Make a release, all but the upload: `make release VERSION=0.2.0`. It stops where something is not as it should be.
 
-python release/release.py 0.2.0            every step
-python release/release.py 0.2.0 --check    the steps that change nothing and take seconds
+python release/steps.py 0.2.0            every step
+python release/steps.py 0.2.0 --check    the steps that change nothing and take seconds
 """
 
 from __future__ import annotations
