@@ -119,7 +119,7 @@ def test_every_metric_of_exact_scores_is_its_oracle(
 
 @pytest.mark.finding
 @pytest.mark.parametrize(("model", "data"), POOLS, ids=["-".join(pool) for pool in POOLS])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_a_file_of_exact_scores_is_one_file(bench: ModuleType, model: str, data: str) -> None:
     """Named by another event, in another order of its rows, or in parts: the same numbers, and intervals."""
     p, y = rows(bench, model, data)

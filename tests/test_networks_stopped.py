@@ -57,9 +57,9 @@ def test_fit_says_first_that_nothing_will_be_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["model.pt", "model.safetensors", "model.onnx", "model"])
 def test_a_pipe_is_refused_at_once(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(InputError, match="is a pipe or a device"):
+    with pytest.raises(InputError, match="is a pipe"):
         calibcli.logits(tmp_path / name, DATA, save=tmp_path / "z.npz", device="cpu")
-    with pytest.raises(InputError, match="is a pipe or a device"):
+    with pytest.raises(InputError, match="is a pipe"):
         calibcli.curvature(tmp_path / name, DATA, device="cpu")
 
 
