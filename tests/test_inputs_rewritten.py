@@ -66,7 +66,8 @@ def pt(z: Any, y: Any) -> bytes:
 
 def arrow(form: str) -> Callable[[Any, Any], bytes]:
     def write(z: Any, y: Any) -> bytes:
-        pa = pytest.importorskip("pyarrow")
+        import pyarrow as pa
+
         table = pa.table({"label": y, **{f"logit_{k}": z[:, k] for k in range(K)}})
         if form == "parquet":
             from pyarrow import parquet
@@ -193,7 +194,9 @@ def tried(
 
 
 @pytest.mark.finding
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=pytest.mark.extra if form in ("parquet", "feather") else ()) for form in FORMATS]
+)
 def test_what_is_written_in_place_is_refused_in_every_format(form: str, capsys: Any) -> None:
     data = [FORMATS[form](z, y) for z, y in zip(Z, Y)]
     assert tried(f"rows.{form}", ["metrics", f"rows.{form}"], data, in_place, capsys) > 0

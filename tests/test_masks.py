@@ -231,10 +231,15 @@ def test_low_scores_do_not_end_the_search_for_a_temperature(low: float) -> None:
     assert finite["temperature"].value == pytest.approx(infinite["temperature"].value, rel=1e-7)
 
 
-@pytest.mark.parametrize("target", [t.name for t in TARGETS if t.traits["data"] != "inputs" and t.name != "card"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(t.name, marks=pytest.mark.extra if t.name == "onnx" else ())
+        for t in TARGETS
+        if t.traits["data"] != "inputs" and t.name != "card"
+    ],
+)
 def test_exports_leave_the_same_classes_out(target: str, tmp_path: Path) -> None:
-    if target == "onnx":
-        pytest.importorskip("onnxruntime")
     z, y, out = rows(4)
     finite = masked(z, out, -1e3, 0.5, True).astype(np.float32)
     scaler = calibcli.fit_scaler(finite, y, "temperature" if target == "vllm" else "vector").scaler

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -120,7 +121,15 @@ def test_a_graph_without_an_end_is_interrupted(tmp_path: Path) -> None:
             filter(None, [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
         ),
     }
-    run = subprocess.Popen([sys.executable, *argv], cwd=tmp_path, env=paths, stderr=subprocess.PIPE, text=True)
+    run = subprocess.Popen(
+        [sys.executable, *argv],
+        cwd=tmp_path,
+        env=paths,
+        stderr=subprocess.PIPE,
+        text=True,
+        # as at a terminal, also where a script in the background runs the tests: there SIGINT is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     time.sleep(25)
     assert run.poll() is None
     run.send_signal(2)

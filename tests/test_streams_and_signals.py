@@ -265,6 +265,7 @@ def test_what_is_told_inside_a_step_moves_the_bar_within_it_and_never_back() -> 
     assert seen == [0, 0, 0.5, 0.5, 0.5, 0.5, 1, 1, 1, 0.25, 0.25]
 
 
+@pytest.mark.usefixtures("hung_up")
 def test_curvature_tells_what_it_knows_when_hung_up(monkeypatch: Any, capsys: Any) -> None:
     from calibcli.networks.curvature.spectrum import Lanczos
 
