@@ -153,7 +153,8 @@ def overview() -> Result:
 
 def _installed() -> dict[str, Catalogued]:
     """Return the shelves that can be opened: those of networks need PyTorch."""
-    return {name: one for name, one in SHELVES.items() if _has_torch() or not one.needs_torch}
+    has_torch = importlib.util.find_spec("torch") is not None
+    return {name: one for name, one in SHELVES.items() if has_torch or not one.needs_torch}
 
 
 def _packaged(names: Iterable[str]) -> list[str]:
@@ -161,12 +162,9 @@ def _packaged(names: Iterable[str]) -> list[str]:
     return [str(error).replace("\n  fix:", ":") for name in names for error in SHELVES[name].shelf.load_packaged()]
 
 
-def _has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
-
-
 def _without_torch() -> list[str]:
-    left_out = [name for name in SHELVES if name not in _installed()]
+    installed = _installed()
+    left_out = [name for name in SHELVES if name not in installed]
     return [f"not listed without PyTorch: {', '.join(left_out)} (pip install torch)"] if left_out else []
 
 

@@ -125,8 +125,6 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         fit_: the `Fit`, with its estimates.  estimator_: the classifier, fitted on all rows.
     """
 
-    _least = LEAST
-
     def __init__(self, estimator: Any = None, method: str = "temperature", *, cv: Any = 5, seed: int = 0) -> None:
         self.estimator = estimator
         self.method = method
@@ -156,7 +154,6 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
             fit = Fit(scaler.parameters, [Estimate(**e) for e in scaler.metadata.get("estimates", ())], scaler=scaler)
         one, calibrator = fit.scaler, cls(estimator, fit.scaler.spec)
         names = np.arange(one.k) if one.classes is None else np.array(one.classes)
-        calibrator._least = 0.0
         if estimator is None:
             calibrator.classes_, calibrator.n_features_in_ = names, one.columns
         else:
@@ -192,7 +189,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
             what = "the estimator is a text" if isinstance(self.estimator, str) else "the method is no text"
             raise TypeError(f"{what}: write Calibrator(classifier, 'platt'), or Calibrator(method='platt') for scores")
         data_frames.refuse_other_order({"X": X, "y": y, "sample_weight": sample_weight, "groups": groups})
-        self._least, names = LEAST, None
+        names = None
         if self.estimator is None:
             scores, labels = np.asarray(X), np.asarray(y)
             from_arrays.refuse_swapped(X, labels, "fit(scores, labels)")
@@ -274,7 +271,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
             return self._scores(self.estimator_, X), codes, kind  # nothing can be left out
         folds = _folds(min(self.cv, fewest) if isinstance(self.cv, int) else self.cv, X, y, groups)
         scores = cross_val_predict(clone(self.estimator), X, y, cv=folds, method=way, params=weights)
-        return _filled(scores, kind, LEAST, self.estimator), codes, kind
+        return _filled(scores, kind, self.estimator), codes, kind
 
     def _copy_features(self) -> None:
         for name in ("n_features_in_", "feature_names_in_"):
@@ -283,7 +280,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
 
     def _scores(self, estimator: Any, X: Any, kind: str | None = None) -> Any:
         way, kind = _way(estimator, kind)
-        return _filled(getattr(estimator, way)(X), kind, self._least, estimator)
+        return _filled(getattr(estimator, way)(X), kind, estimator)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -355,8 +352,8 @@ def _refuse_raw(values: Any, estimator: Any) -> None:
         )
 
 
-def _filled(scores: Any, kind: str, least: float, estimator: Any) -> Any:
-    """Convert scores to float64 and clip them: trees and nearest neighbours give probabilities of 0 and 1.
+def _filled(scores: Any, kind: str, estimator: Any) -> Any:
+    """Convert scores to float64, without what rounding has put outside [0, 1]; the map raises exact zeros itself.
 
     Raises:
         InputError: `predict_proba` gives other numbers than probabilities.
@@ -365,7 +362,7 @@ def _filled(scores: Any, kind: str, least: float, estimator: Any) -> Any:
     if kind != "probabilities":
         return np.clip(values, -1e9, 1e9)
     _refuse_raw(values, estimator)
-    return np.clip(values, least, 1.0)
+    return np.clip(values, 0.0, 1.0)
 
 
 def _names_of_classes(names: list[str], scores: Any, labels: Any, classes: Any) -> tuple[str, ...] | None:

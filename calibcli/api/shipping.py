@@ -79,7 +79,7 @@ def export(
         scaler, files = opened(calibrator, labels=True)
         path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
         reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
-        said = None if model is None else _kind_of_network(reading)
+        gives = None if model is None else _kind_of_network(reading)
         if model is not None:
             reading["trust"] = trust
         elif isinstance(scaler, LabelCalibrators):
@@ -87,7 +87,7 @@ def export(
         elif data is not None and not is_path(data):
             data, reading = given(export, data, labels, how, progress, need_labels=False), {}
         into = None if model is None else Path(model)
-        request = ExportRequest(scaler, Path(save), path, into, data, network, reading, tolerance, as_estimator, said)
+        request = ExportRequest(scaler, Path(save), path, into, data, network, reading, tolerance, as_estimator, gives)
         return ship(to, request)
 
 
@@ -168,13 +168,13 @@ def verify(
         scaler, files = opened(calibrator, labels=True)
         path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
         reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels}), "trust": trust}
-        said = None if before is None else _kind_of_network(reading)
+        gives = None if before is None else _kind_of_network(reading)
         if isinstance(scaler, LabelCalibrators):
             _path_of_labels(data)
             reading.pop("trust")
         elif before is None:
             data, reading = given(verify, data, labels, how, progress, need_labels=False), {}
-        job = ExportRequest(scaler, Path(deployed), path, None, data, network, reading, tolerance, kind=said)
+        job = ExportRequest(scaler, Path(deployed), path, None, data, network, reading, tolerance, kind=gives)
         result = prove(job, None if before is None else Path(before), request)
     inputs = list(result.provenance["inputs"])
     if isinstance(data, Predictions):

@@ -162,19 +162,23 @@ def packaged(kind: str, name: str = "") -> Iterator[tuple[str, str, Callable[[],
     """
     if kind not in GROUPS:
         return
-    from importlib.metadata import entry_points
-
     seen: dict[str, str] = {}
-    points = sorted(
-        entry_points(group=GROUPS[kind]), key=lambda point: (normal(point.name), str(point.dist and point.dist.name))
-    )
-    for point in points:
+    points = _entry_points().select(group=GROUPS[kind])
+    for point in sorted(points, key=lambda point: (normal(point.name), str(point.dist and point.dist.name))):
         key, package = normal(point.name), point.dist.name if point.dist else "an installed package"
         if name in ("", key) and seen.setdefault(key, package) != package:
             problem = f"{package} does not add its {kind} '{key}': {seen[key]} has one of that name"
             raise UsageError(problem, f"pip uninstall {package}")
         if name in ("", key):
             yield key, package, functools.partial(_imported, point.load, kind, key, package)
+
+
+@functools.cache
+def _entry_points() -> Any:
+    """Read those of all installed packages once: results are searched for many names that no shelf has."""
+    from importlib.metadata import entry_points
+
+    return entry_points()
 
 
 def _imported(load: Callable[[], Any], kind: str, name: str, package: str) -> Any:

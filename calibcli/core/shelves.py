@@ -10,7 +10,7 @@ import importlib
 import inspect
 import pkgutil
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -90,18 +90,6 @@ class Choice:
 
 
 _SHELVES: list[Shelf] = []
-ELSEWHERE = {
-    *(
-        "auprc",
-        "average_precision",
-        "average_precision_score",
-        "pr_auc",
-        "balanced_accuracy",
-        "balanced_accuracy_score",
-    ),
-    *("f1", "f1_score", "mcc", "matthews_corrcoef", "kappa", "precision", "recall", "sensitivity", "specificity"),
-}
-"""Metrics of other tools that no entry is: one that is spelled like them would be another number."""
 
 
 def alike(spec: str, classes: int = 0) -> set[str]:
@@ -128,6 +116,7 @@ class Shelf:
         first: Sequence[str] = (),
         usual: Sequence[str] = (),
         flag: str = "",
+        elsewhere: Collection[str] = (),
     ) -> None:
         """
         Args:
@@ -136,9 +125,10 @@ class Shelf:
             first: the most used entries, which are listed first; the others follow by name.
             usual: files that are searched for an entry before all others are imported.
             flag: the repeatable option that takes a spec.
+            elsewhere: names of other tools that no entry is: one that is spelled like them would be something else.
         """
         self.kind, self.joint, self._package, self._first = kind, joint, package, list(first)
-        self._flag = flag
+        self._flag, self._elsewhere = flag, elsewhere
         self._usual = [f"{package}.{file}" for file in usual]
         self.shortest: Callable[[Choice, int], Choice] = lambda choice, classes: choice
         """Shorten a choice for a number of classes, on which the meaning of an option may depend."""
@@ -216,7 +206,7 @@ class Shelf:
         if len(parts) > 1 and all(part.partition(":")[0] in self for part in parts):
             each = " ".join(f"{self._flag} {part}" for part in parts) if self._flag else " or ".join(parts)
             return UsageError(problem, f"write {'each by itself' if self._flag else 'one of them'}: {each}")
-        if normal(name) in ELSEWHERE:
+        if normal(name) in self._elsewhere:
             return UsageError(problem, f"it is not measured here: calib list {self.kind}s has those that are")
         for entry in self:
             if {normal(name), normal(spec)} & {*entry.traits.get("called", ())}:

@@ -73,12 +73,8 @@ def forest(rows: Sequence[Row], *, name: str, line: str, role: str) -> list[Plot
         panels.setdefault((row.title, row.axis, row.marks), []).append(row)
     plots = [_panel(shared, line, role) for shared in panels.values()]
     first = f" (first {MOST} of {len(drawn)} rows)" if len(drawn) > MOST else ""
-    return [
-        dataclasses.replace(plot, name=f"{name}_{i}", title=plot.title)
-        if i
-        else dataclasses.replace(plot, name=name, title=plot.title + first)
-        for i, plot in enumerate(plots)
-    ]
+    named = [dataclasses.replace(plot, name=f"{name}_{i}") for i, plot in enumerate(plots)]
+    return [dataclasses.replace(plot, name=name, title=plot.title + first) for plot in plots[:1]] + named[1:]
 
 
 def grouped(plots: Sequence[Plot], heading: str) -> list[Plot]:

@@ -50,12 +50,19 @@ DEFAULT = (
 OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
 """Added to the default set for two classes."""
 
+ELSEWHERE = {
+    *("auprc", "average_precision", "average_precision_score", "pr_auc", "f1", "f1_score", "mcc", "matthews_corrcoef"),
+    *("balanced_accuracy", "balanced_accuracy_score", "kappa", "precision", "recall", "sensitivity", "specificity"),
+}
+"""Metrics of other tools that are not measured here."""
+
 METRICS = Shelf(
     "metric",
     package="calibcli.metrics",
     first=DEFAULT,
     usual=("means", "binned", "temperature_gain", "smooth_ece"),
     flag="-m",
+    elsewhere=ELSEWHERE,
 )
 SETS = ("default", "few")
 """Names of sets of metrics; `few` are those of the default set that have the trait `first_screen`."""

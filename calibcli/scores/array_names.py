@@ -214,8 +214,8 @@ def named(contents: FileContents, name: str, option: str, where: str) -> str:
     if option == "--by" and re.search("[<>=]", name):
         quoted = shlex.quote(name)
         raise InputError(problem, f"name a column; parts of it are slices of a gate: calib check --by {quoted}")
-    told = not contents.table or (any(map(is_numeric, contents.arrays.values())) and not _begins_with_cells(contents))
-    raise InputError(problem, did_you_mean(name, list(contents.arrays)[:20]) if told else "name a column of the header")
+    hidden = bool(_without_names(contents))
+    raise InputError(problem, "name a column of the header" if hidden else did_you_mean(name, [*contents.arrays][:20]))
 
 
 def column(contents: FileContents, name: str, option: str, where: str) -> Named:
@@ -254,17 +254,26 @@ def describe(contents: FileContents, limit: int = 8) -> str:
     """Describe the arrays by name, shape and type: `logits (1000, 10) float32`. Values are left out, as they may be
     secret.
 
-    A text table without a number may have none of the names either: its first line is then no header. Nor is it where
-    it holds a number that is not one of the classes.
+    Names are left out, too, where they may be values.
     """
-    if contents.table and (not any(map(is_numeric, contents.arrays.values())) or _begins_with_cells(contents)):
-        rows = max((array.shape[0] for array in contents.arrays.values()), default=0)
-        first = "a first line with a number" if _begins_with_cells(contents) else "a header"
-        of_text = "" if any(map(is_numeric, contents.arrays.values())) else " of text"
-        return f"{count_text(len(contents.arrays), 'column')}{of_text}, {count_text(rows, 'row')} and {first}"
+    if text := _without_names(contents):
+        return text
     shown = [f"{name} {shape_text(array)}" for name, array in contents.arrays.items()]
     more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
     return ", ".join(shown[:limit]) + more if shown else "nothing"
+
+
+def _without_names(contents: FileContents) -> str:
+    """Describe a table whose first line may be no header, without what stands there; "" for any other file.
+
+    A table without a number may have no header, nor is its first line one where it holds a number that is no class.
+    """
+    numeric, cells = any(map(is_numeric, contents.arrays.values())), _begins_with_cells(contents)
+    if not contents.table or (numeric and not cells):
+        return ""
+    rows = max((array.shape[0] for array in contents.arrays.values()), default=0)
+    first, of_text = "a first line with a number" if cells else "a header", "" if numeric else " of text"
+    return f"{count_text(len(contents.arrays), 'column')}{of_text}, {count_text(rows, 'row')} and {first}"
 
 
 def _begins_with_cells(contents: FileContents) -> bool:
@@ -937,12 +946,9 @@ def _event_of(share: Sequence[str], predicted: Sequence[str]) -> str:
     of them is predicted and high where the other is.
     """
     values = np.array([float(cell.removesuffix("%")) for cell in share])
-    classes = sorted(set(predicted))
-    if len(classes) != 2 or values.min() >= (50 if share[0].endswith("%") else 0.5):
+    if values.min() >= (50 if share[0].endswith("%") else 0.5):
         return ""
-    last = np.array([cell == classes[1] for cell in predicted])
-    event = classes[int(values[last].mean() > values[~last].mean())]
-    return event if column_evidence.by_threshold(values, last == (event == classes[1])) else ""
+    return column_evidence.event_of(values, predicted)
 
 
 def is_numeric(array: Named) -> bool:

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from calibcli.scores.files.arrays import texts_of
 from calibcli.scores.files.text_tables import MISSING, is_number
-from calibcli.scores.predictions import Array, Floats, Ints, Named
+from calibcli.scores.predictions import Array, Floats, Named
 
 ROWS = 1000  # rows that are looked at
 FEWEST = 20  # rows from which they tell
@@ -104,6 +103,18 @@ def by_threshold(score: Floats, event: Array) -> bool:
     return bool(wrong.min() <= (1 - SAME) * n)
 
 
+def event_of(score: Floats, predicted: Sequence[str]) -> str:
+    """Return the predicted class of two that a score (rows,) is the probability of, "" if of none: it is high where
+    that class is predicted and low where the other one is.
+    """
+    classes = sorted(set(predicted))
+    if len(classes) != 2:
+        return ""
+    last = np.array([cell == classes[1] for cell in predicted])
+    high = bool(score[last].mean() > score[~last].mean())
+    return classes[int(high)] if by_threshold(score, last == high) else ""
+
+
 def classes_in(cells: Sequence[str]) -> list[str]:
     """Return the distinct values of a column in sorted order, without those that stand for none."""
     return sorted({cell for cell in cells if cell.lower() not in MISSING})
@@ -116,10 +127,3 @@ def ranked(table: Floats | None) -> bool:
     if table is None or len(table) < FEWEST or table.shape[1] < 3 or bool((table == table[0]).all()):
         return False
     return all(bool((np.diff(rows, axis=1) <= 0).all()) for rows in (table[:FEWEST], table))  # most fail at once
-
-
-def one_hot_codes(columns: Sequence[Array], names: Sequence[str]) -> Array:
-    """Return (N,) names of the columns that hold the 1 of each row."""
-    table: Floats = np.column_stack([c.astype(np.float64) for c in columns])
-    codes: Ints = table.argmax(axis=1)
-    return texts_of(np.array(names, dtype=str)[codes])

@@ -189,12 +189,8 @@ def refuse_one_class(
         predicted = np.where(right == (texts == classes[0]), classes[0], classes[1]).tolist()
     else:
         return
-    classes = sorted(set(predicted))
-    if len(classes) != 2:
-        return
-    means = [float(np.mean([v for v, text in zip(c[known], predicted) if text == name])) for name in classes]
-    event = classes[int(means[1] > means[0])]
-    if not column_evidence.by_threshold(c[known], np.array([text == event for text in predicted])):
+    event = column_evidence.event_of(c[known], predicted)
+    if not event:
         return
     by = f"'{named.predicted}' is {event}" if named.predicted else f"{event} is predicted"
     options = f"--scores {shlex.quote(named.confidence)} --event {shlex.quote(event)}"

@@ -135,8 +135,6 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
     source = str(path)
     file, key = split_part(source)
     reading(file)
-    if os.path.exists(file) and not (os.path.isfile(file) or os.path.isdir(file)):
-        read(file, trust=False)  # which refuses a pipe: it would be waited for
     with unchanged(*members(file)):  # torch, safetensors and transformers open files by name
         return _load(source, file, key, arch, arch_file, trust)
 
