@@ -31,9 +31,9 @@ DECIDING = 15
 LEAST_REMAINING = 0.1
 """Least 1 - leverage by which HC3 divides: a row that decides the fit alone counts tenfold and not without limit."""
 SMALLEST = 1e-300
-"""Below any probability or sum of shares that occurs: keeps logarithms finite and quotients defined."""
+"""Takes the place of 0, so that logarithms are finite and quotients defined."""
 STEPS = 100
-"""Newton steps of a fit, and at a slope of the profile: a few are usual, and a fit that takes more has no maximum."""
+"""Newton steps at most, of a fit and at each slope of the profile; a few are usual."""
 LARGEST = 1e6
 """A coefficient beyond it grows without end: the rows are separable."""
 SINGULAR = 1e14
@@ -216,8 +216,8 @@ def _undrawn(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, count: float, s
     """Return how far down (side -1) or up (1) `count` rows that were not drawn would move the slope.
 
     Each is the row of the file that moves the slope most to that side, with the outcome that does. `linear` is count
-    times the largest product of share and movement per share (`dearest`). The true movement is less, as added rows
-    change H too: so the regression is fitted anew with one row of the share linear / (movement per share).
+    times the largest product of share and movement per share (`dearest`). The true movement is mostly less, as added
+    rows change H too: the regression is fitted anew with one row of the share linear / (movement per share).
     """
     movement = fit.up[1] if side == 1 else fit.down[1]  # (N,) of the slope, per share
     linear = count * rows.dearest(movement)
