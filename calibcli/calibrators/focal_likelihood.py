@@ -242,11 +242,8 @@ class Surface:
             x, (value, *slopes) = x + moved, reached
             if change @ moved > 0:  # else h would not stay positive definite
                 predicted = h @ moved
-                h = (
-                    h
-                    - np.outer(predicted, predicted) / (moved @ predicted)
-                    + np.outer(change, change) / (change @ moved)
-                )
+                h = h - np.outer(predicted, predicted) / (moved @ predicted)
+                h = h + np.outer(change, change) / (change @ moved)
         return Point(float(np.clip(x[1], LOW, HIGH)), float(x[0]), value, slopes[1], float(h[0, 0]))
 
     def _refine(self, before: Point, point: Point, after: Point, tolerance: float = 1e-9) -> Point:
