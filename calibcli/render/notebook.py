@@ -76,7 +76,7 @@ def plot(value: Any, ax: Any = None) -> Any:
     from calibcli.render.figure import panel
 
     shown = result(value)
-    panels = [p for p in shown.plots if not p.under]
+    panels = [p for p in shown.plots if not p.under]  # without those that are strips under another one
     first = next((p for p in panels if table_contents.bins(p)), panels[0] if panels else forest(shown))
     return panel.alone(first, ax)
 

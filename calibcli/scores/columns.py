@@ -99,7 +99,10 @@ class Columns:
         return np.where(self.predicted == 1, self.confidence, self.rest)
 
     def take(self, rows: Array) -> Columns:
-        """Return the given rows (indices or mask), without class tables, which are sums over all rows."""
+        """Return the given rows (indices or mask), without class tables, which are sums over all rows.
+
+        Not of condensed columns, whose rows stand for many and whose `by_predicted` is a sum over all.
+        """
         picked: dict[str, Any] = {
             name: value[rows] if len(value) else value
             for name, value in vars(self).items()
@@ -180,11 +183,11 @@ def _read(
     work: _SpanWork, cells: AcceptsRows | None, threads: int | None, progress: Progress | None
 ) -> dict[ClassBins, ClassTable]:
     n, k, step = work.predictions.n, work.predictions.k, work.step
-    # the rows of a span are so many that its sums by class take little time beside them
+    # the rows of a span are so many that its sums by class take little time beside them, and a multiple of `step`
     size = -(-max(step, FEW, min(8 * k, n // 16)) // step) * step
     spans = [(start, min(start + size, n)) for start in range(0, n, size)]
     tell = progress or extensions.tell
-    totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in work.class_bins]
+    totals = [np.zeros((3, k, b.width)) for b in work.class_bins]  # the three arrays of a `ClassTable`
     with one_thread():
         for done, part in enumerate(_in_order(work, spans, threads), 1):
             if cells:
@@ -249,8 +252,9 @@ class _SpanWork:
             scores, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
             rows = 0 if isinstance(scores, DeviceScores) else min(n, self.step)
             dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
-            listed = min(map(least_listed, self.class_bins), default=0.0)
-            self.thread.memory = reusing(scores), Buffer(rows, k, dtype, listed)
+            # blocks list probabilities from here on: smaller ones are in the first bin of every class table
+            least = min(map(least_listed, self.class_bins), default=0.0)
+            self.thread.memory = reusing(scores), Buffer(rows, k, dtype, least)
         return cast(tuple[Any, Buffer], self.thread.memory)
 
     def _scores(self, start: int, stop: int) -> Iterator[tuple[slice, Any]]:
@@ -262,7 +266,7 @@ class _SpanWork:
                 yield slice(at - start, end - start), source.part(slice(at, end), self.wide)
                 continue
             scores = read(source, at, end)
-            if not buffer.narrow:  # which are converted when they are sorted by class
+            if not buffer.narrow:  # the block converts scores of few classes itself, as it turns (n, K) to (K, n)
                 scores = scores.astype(buffer.dtype, copy=False)
             for first in range(0, end - at, buffer.height):
                 block = scores[first : first + buffer.height]
@@ -272,8 +276,9 @@ class _SpanWork:
         here, source, k, n = slice(*span), self.predictions.scores, self.predictions.k, span[1] - span[0]
         kind, buffer = source.block if isinstance(source, DeviceScores) else SoftmaxBlock, self.memory[1]
         labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
-        weights, ends = self.predictions.weights, getattr(source, "ends", None) or ()
-        weights, ends = None if weights is None else weights[here], [one[here] for one in ends]
+        weights = None if self.predictions.weights is None else self.predictions.weights[here]
+        # (n,) class of the largest score, and the smallest score, where the check of all rows has found them; else []
+        ends = [one[here] for one in getattr(source, "ends", None) or ()]
         sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
         if self.into is None:
             out, predicted = {name: np.empty(n) for name in NAMES}, np.empty(n, dtype=np.int64)
@@ -293,8 +298,8 @@ class _SpanWork:
         if sums:
             hit = predicted == labels
             tables = [table.total(predicted, out["confidence"], hit, weights) for table in sums]
-        if self.predictions.top_only:
-            low = predicted == 0
+        if self.predictions.top_only:  # the classes are wrong (0) and right (1): the prediction is always to be right
+            low = predicted == 0  # after the tables, which need the larger probability of the two
             out["confidence"][low], out["rest"][low] = out["rest"][low], out["confidence"][low]
             predicted[:] = 1
         elif self.predictions.predicted is not None:
@@ -381,6 +386,7 @@ class GatheredParts:
             self.ready = {i: whole.with_rows(rows, PickedScores(scores, rows))}
         else:
             together = self.parts[i : i + _fit(self.parts[i:], self.most)]
+            # rows that lie fewer than NEAR bytes apart are read together with what is between them
             gathered = gather(scores, np.concatenate(together), NEAR, self.memory)
             blocks = np.split(gathered, np.cumsum([len(part) for part in together])[:-1])
             read_parts = (

@@ -520,7 +520,7 @@ class Record:
         layout = self.operator.problem.layout
         forms = torch.zeros(layout.groups, k, k, dtype=torch.float64, device=s.device)  # parts in v_iᵀHv_j
         for j, column in enumerate(self._forms):
-            forms[:, : j + 1, j] = forms[:, j, : j + 1] = column / layout.n
+            forms[:, : j + 1, j] = forms[:, j, : j + 1] = column / layout.n  # (groups, j + 1)
         x, image = self.vectors.combine(s[:, 0]).double(), self.images.combine(s[:, 0])
         value = float(torch.dot(x, image))
         residual = float((image - value * x).norm())
