@@ -29,6 +29,8 @@ from calibcli.scores import from_arrays, input_mistakes, recorded_outputs
 from calibcli.scores.from_arrays import How
 from calibcli.scores.predictions import Predictions, Progress
 
+# `spread` shows the options of reading by name in the signature. Inside `guarding`, no file is written that was read.
+
 __all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler", "scale"]
 APPLIED = Screen(hidden=("written", "n", "classes"))  # the headline has them
 

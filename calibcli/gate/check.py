@@ -137,8 +137,8 @@ def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Basel
     if n < gate.min_n:
         few = f"{count_text(n, 'shared row')}, fewer than min_n = {gate.min_n}"
         return rule.check("not_run", few, gate.on_not_run == "warn")
-    weights, counts, groups = source.design
-    delta = baseline.difference(new, base, pairing, gate.metric, weights, counts, groups)
+    weights, are_counts, groups = source.design
+    delta = baseline.difference(new, base, pairing, gate.metric, weights, are_counts, groups)
     if isinstance(delta, str):
         return rule.check("not_run", delta)
     same = "the same predictions on all of them" if baseline.identical(new, base, pairing) else ""

@@ -231,7 +231,9 @@ def scores(
     each = extensions.steps(compared, lambda one: f"difference of {one[1].spec}")
     differences = [difference(models[0], *one) for one in each]
     facts = {"n": models[0].columns.n, **inputs[0].event_fact}
-    notes = [pairing, *notes_of(*inputs), *outside([d.estimate for d in differences])]
+    changes = [d.estimate for d in differences]
+    # the last are of differences whose interval does not hold that of the two numbers
+    notes = [pairing, *notes_of(*inputs), *outside(changes)]
     return _result(differences, values, names, alpha, notes, facts)
 
 

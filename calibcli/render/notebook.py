@@ -113,6 +113,6 @@ def write(value: Any, path: Path) -> None:
         UsageError: as for `render.known_output`.
     """
     shown = result(value)
-    with guarding():
+    with guarding():  # the files that the result was made from count as read, so that none of them is written over
         reading(*(str(entry["path"]) for entry in shown.provenance.get("inputs", ()) if "path" in entry), pipes=True)
         render.write(shown, render.known_output(path))

@@ -152,10 +152,10 @@ def predictions(
             else "by the names of the columns",
             "columns": 1,
             "class_rows": counts,
-            "repeated_rows": 0,
+            "repeated_rows": 0,  # not known: equal confidences are no sign of equal rows
             "evaluation": dict(contents[0].facts),
             "missing_confidences": missing,
-            "unanswered": 0 if reading.missing else missing,
+            "unanswered": 0 if reading.missing else missing,  # a gate refuses such rows, unless --missing drop
             "files": files,
         },
         **further,

@@ -112,9 +112,10 @@ def fit(
     batches.freeze(model, recipe.freeze)
     train = whole = Loader(parts.train, device, dtype)
     steers = parts.validation
-    if steers is not None and losses.objective(recipe.loss).loss.needs_validation:
+    if steers is not None and (own := losses.objective(recipe.loss).loss).needs_validation:
         steers = steers.select(_halves(parts)[1])
-        notes.append("adafocal is steered by half of the validation rows, which the temperature is not fitted on")
+        steered = f"{own.spec.partition(':')[0]} is steered by half of the validation rows"
+        notes.append(f"{steered}, which the temperature is not fitted on")
     steering = None if steers is None else Loader(steers, device, dtype)
     trained: nn.Module = model
     if recipe.head_only:

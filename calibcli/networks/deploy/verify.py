@@ -237,6 +237,7 @@ def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Cal
                     f"{job.path.name} contradicts itself: its output '{one}' is not the class of its largest score"
                 )
                 raise InputError(problem, "export it again with this version, which lets that output follow the scores")
+        # `kind` says that outputs are logits where they would pass for probabilities
         z, cost = onnx_export.before(before, rows, job.scaler, _output(job), job.kind)
     else:
         if before.suffix in estimator.SUFFIXES:
