@@ -87,11 +87,11 @@ class Pairs:
 
     Four words, as all files of this folder use them:
 
-    pair: one term of A_n (K, K): a number l_nc, below 0 only where the loss is not convex, and a vector u_nc (K,). As
+    pair: one term of A_n (K, K): a number l_nc, of either sign, and a vector u_nc (K,). As
         G = (1/N) Σ_n J_nᵀ A_n J_n, it adds l_nc ‖J_nᵀu_nc‖² / N to Tr(G).
     split: the sum above. A loss that knows its split has `pair_weights`, which gives the l_nc of the vectors
         u_nc = e_c - p, with p = softmax(z_n). For other losses it is the eigendecomposition of A_n.
-    mass: |l_nc| ‖u_nc‖², the pair's part of Tr(|A_n|): known before any backward pass.
+    mass: |l_nc| ‖u_nc‖², the size of the pair's part in Tr(A_n): known before any backward pass.
     heaviest: of a row's pairs, that of the largest mass.
 
     Arrays of shape (N, pairs) are kept: where the loss knows its split, the u of a pair are made when they are asked

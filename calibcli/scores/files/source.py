@@ -142,8 +142,8 @@ class Source:
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "is the file truncated?")
         head = os.pread(self.file.fileno(), 64, 0)
-        refuse_pointer(head, self.name)  # what Git LFS leaves in place of a file, or a web page
-        # the first bytes of compressed files
+        # refused: what Git LFS leaves in place of a file, or a web page. `STARTS`: the first bytes of compressed files
+        refuse_pointer(head, self.name)
         if head.startswith(locations.STARTS) and (kind := locations.compression_of(head)):
             most = memory_limit() // TEXT
             packed = self.file
