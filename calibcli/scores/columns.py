@@ -266,7 +266,7 @@ class _SpanWork:
                 yield slice(at - start, end - start), source.part(slice(at, end), self.wide)
                 continue
             scores = read(source, at, end)
-            if not buffer.narrow:  # the block converts scores of few classes itself, as it turns (n, K) to (K, n)
+            if not buffer.narrow:  # which are converted when they are sorted by class
                 scores = scores.astype(buffer.dtype, copy=False)
             for first in range(0, end - at, buffer.height):
                 block = scores[first : first + buffer.height]
@@ -276,9 +276,8 @@ class _SpanWork:
         here, source, k, n = slice(*span), self.predictions.scores, self.predictions.k, span[1] - span[0]
         kind, buffer = source.block if isinstance(source, DeviceScores) else SoftmaxBlock, self.memory[1]
         labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
-        weights = None if self.predictions.weights is None else self.predictions.weights[here]
-        # (n,) class of the largest score, and the smallest score, where the check of all rows has found them; else []
-        ends = [one[here] for one in getattr(source, "ends", None) or ()]
+        weights, ends = self.predictions.weights, getattr(source, "ends", None) or ()
+        weights, ends = None if weights is None else weights[here], [one[here] for one in ends]
         sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
         if self.into is None:
             out, predicted = {name: np.empty(n) for name in NAMES}, np.empty(n, dtype=np.int64)
@@ -298,8 +297,8 @@ class _SpanWork:
         if sums:
             hit = predicted == labels
             tables = [table.total(predicted, out["confidence"], hit, weights) for table in sums]
-        if self.predictions.top_only:  # the classes are wrong (0) and right (1): the prediction is always to be right
-            low = predicted == 0  # after the tables, which need the larger probability of the two
+        if self.predictions.top_only:
+            low = predicted == 0
             out["confidence"][low], out["rest"][low] = out["rest"][low], out["confidence"][low]
             predicted[:] = 1
         elif self.predictions.predicted is not None:
