@@ -99,7 +99,10 @@ class Columns:
         return np.where(self.predicted == 1, self.confidence, self.rest)
 
     def take(self, rows: Array) -> Columns:
-        """Return the given rows (indices or mask), without class tables, which are sums over all rows."""
+        """Return the given rows (indices or mask), without class tables, which are sums over all rows.
+
+        Not of condensed columns, whose rows stand for many and whose `by_predicted` is a sum over all.
+        """
         picked: dict[str, Any] = {
             name: value[rows] if len(value) else value
             for name, value in vars(self).items()
@@ -180,11 +183,11 @@ def _read(
     work: _SpanWork, cells: AcceptsRows | None, threads: int | None, progress: Progress | None
 ) -> dict[ClassBins, ClassTable]:
     n, k, step = work.predictions.n, work.predictions.k, work.step
-    # the rows of a span are so many that its sums by class take little time beside them
+    # the rows of a span are so many that its sums by class take little time beside them, and a multiple of `step`
     size = -(-max(step, FEW, min(8 * k, n // 16)) // step) * step
     spans = [(start, min(start + size, n)) for start in range(0, n, size)]
     tell = progress or extensions.tell
-    totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in work.class_bins]
+    totals = [np.zeros((3, k, b.width)) for b in work.class_bins]  # the three arrays of a `ClassTable`
     with one_thread():
         for done, part in enumerate(_in_order(work, spans, threads), 1):
             if cells:
@@ -257,8 +260,9 @@ class _SpanWork:
             scores, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
             rows = 0 if isinstance(scores, DeviceScores) else min(n, self.step)
             dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
-            listed = min(map(least_listed, self.class_bins), default=0.0)
-            self.thread.memory = reusing(scores), Buffer(rows, k, dtype, listed)
+            # blocks list probabilities from here on: smaller ones are in the first bin of every class table
+            least = min(map(least_listed, self.class_bins), default=0.0)
+            self.thread.memory = reusing(scores), Buffer(rows, k, dtype, least)
         return cast(tuple[Any, Buffer], self.thread.memory)
 
     def _scores(self, start: int, stop: int) -> Iterator[tuple[slice, Any]]:
@@ -408,6 +412,7 @@ class GatheredParts:
             self.ready = {i: whole.with_rows(rows, PickedScores(scores, rows))}
         else:
             together = self.parts[i : i + _fit(self.parts[i:], self.most)]
+            # rows that lie fewer than NEAR bytes apart are read together with what is between them
             gathered = gather(scores, np.concatenate(together), NEAR, self.memory)
             blocks = np.split(gathered, np.cumsum([len(part) for part in together])[:-1])
             read_parts = (

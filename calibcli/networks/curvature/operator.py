@@ -17,7 +17,7 @@ from calibcli.core.errors import InputError
 from calibcli.networks import device as devices
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.per_row_gradients import unless_unmapped
-from calibcli.networks.curvature.problem import CurvatureProblem, Inputs, Scalar, signs
+from calibcli.networks.curvature.problem import RESERVED, CurvatureProblem, Inputs, Scalar, signs
 from calibcli.networks.derivatives.jets import Jets
 from calibcli.networks.device import free_bytes
 
@@ -116,7 +116,7 @@ def _worth(problem: CurvatureProblem) -> bool:
 def _try_vmap(problem: CurvatureProblem) -> bool:
     rows = range(2)
     inputs, labels = problem.batch(rows)
-    v = signs(problem.size, 0, 0, range((1 << 31) + 1, (1 << 31) + 2))[0].to(problem.device).to(problem.dtype)
+    v = signs(problem.size, 0, 0, range(RESERVED + 1, RESERVED + 2))[0].to(problem.device).to(problem.dtype)
     products = unless_unmapped(lambda: mapped(problem, _squares, fold(inputs, 2), fold(labels, 2), v))
     if products is None:
         return False
