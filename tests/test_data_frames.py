@@ -127,7 +127,9 @@ FOUND = {
 }
 LABELLED = [name for name in FOUND if role(name, LABELS)]
 OF_CLASSES = [
-    name for name in FOUND if role(name, SCORES) not in ("confidence",) and name not in ("curvature", "train", "logits")
+    name
+    for name in FOUND
+    if role(name, SCORES) not in ("confidence",) and name not in ("curvature", "hessian", "train", "logits")
 ]
 
 
