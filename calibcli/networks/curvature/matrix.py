@@ -289,7 +289,7 @@ class CurvatureOperator:
         >>> from scipy.sparse.linalg import eigsh
         >>> h = calibcli.hessian(model, device="cpu")
         >>> values = eigsh(h.to_scipy(), k=2, which="LA", tol=1e-4, v0=np.ones(8970), return_eigenvectors=False)
-        >>> np.round(values, 1).tolist()
+        >>> [round(float(value), 1) for value in values]
         [13.1, 15.7]
         """
         from scipy.sparse.linalg import LinearOperator
