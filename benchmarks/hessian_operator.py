@@ -3,9 +3,10 @@
     python benchmarks/hessian_operator.py [--rounds 5] [--only mlp]
 
 The same network, rows, loss and vectors on both sides, in float32 and one thread; curvlinops gets the rows in batches
-of at most 256, as calib does. By turns in one process: every round runs each side once on the same new vector; a ratio is the median over rounds, with the least and the largest. `low` is calib with memory="low", which keeps no
-graphs between products, as curvlinops keeps none; a block has four columns. Errors are relative to a product in
-float64, the largest over rounds; `float64 apart` is how far the two tools' products in float64 are from each other.
+of at most 256, as calib does. By turns in one process: every round runs each side once on the same new vector; a ratio
+is the median over rounds, with the least and the largest. `low` is calib with memory="low", which keeps no graphs
+between products, as curvlinops keeps none; a block has four columns. Errors are relative to a product in float64, the
+largest over rounds; `float64 apart` is how far the two tools' products in float64 are from each other.
 """
 
 from __future__ import annotations

@@ -259,6 +259,14 @@ def test_refusals_are_those_of_curvature() -> None:
         operator(model, x, y, lloss="ce")
 
 
+def test_processes_of_a_launch_have_to_be_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group for each product alone would wait for ever at the second."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="not joined") as caught:
+        operator(*small())
+    assert "init_process_group" in caught.value.fix
+
+
 class TestWhatOthersTripOver:
     """Rebuilt from what users of such operators report."""
 

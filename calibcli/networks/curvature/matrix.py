@@ -392,7 +392,8 @@ def hessian(request: HessianRequest) -> CurvatureOperator:
         params: parameters that count, as globs separated by commas; frozen ones never do.
         memory, batch_size: time and memory, not results.  tf32: TF32 for products, on a CUDA device.
         kind, arch, arch_file, trust, and mean to split_seed: as for `curvature`.
-        device: auto, cpu, cuda or cuda:N.  dtype: float32 or float64, of the vectors too.
+        device: auto, cpu, cuda or cuda:N; under torchrun the processes share the rows, once they are joined by
+            `torch.distributed.init_process_group`.  dtype: float32 or float64, of the vectors too.
         seed, level, progress: of `trace` and `top`, as for `curvature`.
 
     Returns:
@@ -404,6 +405,9 @@ def hessian(request: HessianRequest) -> CurvatureOperator:
     check_arguments((), request.memory, request.level, request.batch_size, request.seed, request.kind)
     if request.matrix not in SCALARS:
         raise UsageError(f"unknown matrix '{request.matrix}'", f"choose from: {', '.join(SCALARS)}")
+    if devices.world() > 1 and not torch.distributed.is_initialized():  # one for each product hangs
+        fix = "call torch.distributed.init_process_group() first; every process then makes the matrix and each product"
+        raise UsageError(f"{devices.world()} processes of a launch share the rows, and are not joined", fix)
     where, precision = devices.pick(request.device), devices.dtype(request.dtype)
     loss = final(request.loss)
     rows = {field.name: getattr(request, field.name) for field in dataclasses.fields(reading_options.DatasetOptions)}
