@@ -7,8 +7,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property
-from types import MethodType
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -132,7 +131,7 @@ def prepare_model(model: nn.Module, device: torch.device, dtype: torch.dtype) ->
                 scale = torch.rsqrt(module.running_var + module.eps)
                 module.register_buffer("calib_scale", scale, persistent=False)
                 module.register_buffer("calib_shift", -module.running_mean * scale, persistent=False)
-                module.forward = MethodType(_affine, module)  # type: ignore[method-assign]
+                module.forward = partial(_affine, module)  # type: ignore[method-assign]  # which can be pickled
     nn.Module.train(prepared, False)  # unbound: exported modules override eval() to refuse
     return prepared
 
