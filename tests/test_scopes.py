@@ -23,7 +23,7 @@ import pytest
 import calibcli
 from calibcli import render
 from calibcli.cli.app import main
-from calibcli.core.result import Check, Estimate, Result
+from calibcli.core.result import Check, Estimate, Result, results_of
 from calibcli.core.scope import CHANGE, Scope
 from calibcli.gate.check import check as judge
 from calibcli.gate.config import Config, Gate
@@ -169,11 +169,30 @@ def test_two_groups_of_a_file_are_two_rows(folder: Path, capsys: pytest.CaptureF
     for z, label, visit in zip(p.logits, p.labels, p.slices["visit"], strict=True):
         lines.append(",".join([*(f"{v:.6f}" for v in z), str(label), str(visit)]))
     Path("d.csv").write_text("\n".join(lines) + "\n")
-    assert main(["metrics", "d.csv", "--by", "visit", "-v"]) == 0
+    assert main(["metrics", "d.csv", "--by", "visit", "-v", "-o", "r.json"]) == 0
     out = capsys.readouterr().out
     assert "visit=day before" in out
     assert "visit=day after" in out
     assert not re.search(r"(?m)^metric\s+scope\s+before", out)
+    Path("calib.toml").write_text(
+        "".join(
+            f"[[gate]]\nmetric = 'nll'\nmax = 1.05\nby = '{by}'\n"
+            for by in ("visit", 'visit="day before"', 'visit="day after"')
+        )
+    )
+    assert main(["check", "d.csv", "-o", "c.json"]) == 1
+    verdicts = {c.scope: c.outcome for c in Result.from_json(Path("c.json").read_bytes()).checks}
+    slices = {"visit=day before": "pass", "visit=day after": "fail"}
+    assert verdicts == {**slices, 'visit="day before"': "pass", 'visit="day after"': "fail"}
+    Path("calib.toml").write_text("[[gate]]\nmetric = 'nll'\nmax = 1.05\nby = 'visit'\nvalues = ['day after']\n")
+    assert main(["check", "r.json", "-o", "c.json"]) == 1
+    assert {c.scope: c.outcome for c in Result.from_json(Path("c.json").read_bytes()).checks} == slices
+    assert main(["compare", "r.json", "c.json", "-o", "both.json", "-q"]) == 0
+    assert main(["report", "r.json", "c.json", "both.json", "-o", "all.json"]) == 0
+    inside = dict(results_of(Result.from_json(Path("all.json").read_bytes())))
+    for name, model in (("r", ""), ("c", ""), ("both", "c")):
+        of = {(e.where.parts["visit"], e.where.phase, e.where.model) for e in inside[name].estimates if e.where.parts}
+        assert of == {("day before", "", model), ("day after", "", model)}
 
 
 # Numbers that are stored and read back: in comparisons, gates, reports, and through other commands.

@@ -78,7 +78,7 @@ class Scope:
         return not (self.parts or self.subject or self.phase or self.difference_of_models)
 
     @property
-    def before_phase(self) -> Scope:
+    def without_phase(self) -> Scope:
         """The same without its phase: what was changed."""
         return dataclasses.replace(self, phase="")
 

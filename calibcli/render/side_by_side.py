@@ -79,7 +79,7 @@ def _without_one(s: Sheet, more: int) -> Clipped:
 
 def _change(result: Result) -> list[Sheet]:
     """Put before, after and their paired difference side by side, for each loss; other numbers come first."""
-    by = {(e.name, e.where.before_phase, e.where.phase): e for e in result.estimates}
+    by = {(e.name, e.where.without_phase, e.where.phase): e for e in result.estimates}
     differences = [e for e in result.estimates if e.where.phase == CHANGE]
     keys = list(dict.fromkeys((name, of) for name, of, when in by if when in ("before", "after")))
     other = [e for e in result.estimates if not e.where.phase]

@@ -268,10 +268,10 @@ def _pairs(estimates: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
     seen: dict[tuple[Scope, str], dict[str, list[Estimate]]] = {}
     for e in estimates:
         if e.where.phase in ("before", "after"):
-            seen.setdefault((e.where.before_phase, e.name), {"before": [], "after": []})[e.where.phase].append(e)
+            seen.setdefault((e.where.without_phase, e.name), {"before": [], "after": []})[e.where.phase].append(e)
     pairs = [(p["before"][0], p["after"][0]) for p in seen.values() if len(p["before"]) == len(p["after"]) == 1]
     order = list(dict.fromkeys(subject for subject, _ in seen))
-    return sorted(pairs, key=lambda pair: order.index(pair[0].where.before_phase))
+    return sorted(pairs, key=lambda pair: order.index(pair[0].where.without_phase))
 
 
 def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet:
@@ -289,7 +289,7 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet
     columns.append(WHY if how == "why" else SheetColumn("how", free=True))
     rows = []
     for pair in pairs:
-        row = [pair[1].name, str(pair[1].where.before_phase)]
+        row = [pair[1].name, str(pair[1].where.without_phase)]
         same = number_format.level(pair)
         for e in pair:
             value, interval, null = number_format.shown(e)
