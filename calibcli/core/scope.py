@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 CHANGE: Literal["after minus before"] = "after minus before"
@@ -16,6 +16,7 @@ MEAN_OF_TASKS, MEAN_OF_LABELS = MEANS = ("mean of tasks", "mean of labels")
 PHASES: tuple[Phase, ...] = (CHANGE, *(one for one in get_args(Phase) if one not in ("", CHANGE)))
 SEVERAL = ("loss", "score")
 """Names after whose value another name, or a subject, may follow: `loss=focal, k=1`, `score=energy, model=x`."""
+KEPT = 4096  # texts that are read once, as many numbers share a scope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Scope:
     against: str = ""
 
     def __hash__(self) -> int:
-        return hash((*self.parts.items(), self.subject, self.phase, self.model, self.against))
+        return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scope) and self._key == other._key
@@ -117,7 +118,7 @@ class Scope:
         return Scope.read(text.removesuffix(f", {difference}")) if text.endswith(f", {difference}") else None
 
     @classmethod
-    @cache
+    @lru_cache(KEPT)
     def read(cls, text: str) -> Scope:
         """Read the text of a scope, of a file that has nothing else: it may be about something else that is written so.
 
