@@ -133,6 +133,7 @@ OF_CHECKS = ("badge", "github", "junit", "toml")
 
 
 @pytest.mark.finding
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("command", ["metrics", "scale", "check"])
 def test_values_are_printed_as_they_are_in_every_format(command: str, values: tuple[str, str]) -> None:
@@ -151,6 +152,7 @@ def with_values(text: str, values: tuple[str, str]) -> str:
 
 
 @pytest.mark.finding
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("command", ["metrics", "scale", "check"])
 def test_pictures_have_the_same_panels(command: str, values: tuple[str, str]) -> None:
@@ -199,6 +201,7 @@ def test_two_groups_of_a_file_are_two_rows(folder: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.finding
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("command", ["metrics", "scale", "check"])
 def test_a_file_has_the_scopes_that_were_measured(command: str, values: tuple[str, str]) -> None:
@@ -245,6 +248,7 @@ def test_conditions_choose_the_rows_of_a_value(values: tuple[str, str]) -> None:
 
 
 @pytest.mark.finding
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("command", ["metrics", "scale"])
 def test_stored_results_are_compared_slice_by_slice(command: str, values: tuple[str, str]) -> None:
@@ -334,6 +338,7 @@ def test_two_columns_with_one_scope() -> None:
 
 
 @pytest.mark.finding
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 def test_labels_of_many(values: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """`--multilabel`: metrics, and before, after and their difference of each label."""
