@@ -353,7 +353,7 @@ def test_labels_of_many(values: tuple[str, str], capsys: pytest.CaptureFixture[s
     assert {(where.parts["label"], where.phase) for where in of_labels} == {
         (value, phase) for value in values for phase in ("before", "after", CHANGE)
     }
-    # a difference of two phases is no value of the metric
+    # a difference of two phases is no value of the metric: the file was refused where it is negative
     parts = Results(stored, "s.json").slices(Gate(metric="nll", max=1, by="label"))
     assert {*parts} == {f"{value} {phase}" for value in values for phase in ("before", "after")}
 
@@ -405,6 +405,7 @@ def test_models_whose_scores_are_compared() -> None:
         assert [e.scope for e in changes] == ["confidence: k=v, x - y - first"]
         judged = calibcli.check(one, min={"auroc": -1}, scope=changes[0].scope)
         assert [c.outcome for c in judged.checks] == ["not_run"]
+        assert "differences of auroc" in judged.checks[0].message
         judged = calibcli.check(one, min={"auroc": 0.1}, scope=other.scope)
         assert [c.outcome for c in judged.checks] == ["pass"]
         assert "confidence of k=v, x - y" in str(as_written(one, "table")) + headline(one) or "k=v, x - y" in headline(

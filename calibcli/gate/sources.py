@@ -371,8 +371,9 @@ class Results:
         if not self._estimates(gate):
             return f"{self.source} holds no {gate.metric}"
         candidates = [e for e in self._estimates(gate) if self._is_metric(e)]
-        known = any(e.scope == gate.scope for e in candidates)
-        if not candidates or (gate.scope and not known and not self._is_of_metric(Scope.read(gate.scope))):
+        asked = [e for e in self._estimates(gate) if e.scope == gate.scope]
+        other = not any(map(self._is_metric, asked)) if asked else not self._is_of_metric(Scope.read(gate.scope))
+        if not candidates or (gate.scope and other):
             return f"{self.source} holds differences of {gate.metric}, not the metric itself"
         if gate.by:
             parts = {name: e for e in candidates if (name := e.where.within(gate.by)) is not None}
