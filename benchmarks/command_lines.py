@@ -7,7 +7,7 @@ No command runs. Of each line the answer is what its command would be called wit
 all that is printed. Lines are made from the declarations of the options, so that a new option has its lines at once:
 every option of every command in each spelling (long, with `=`, short, glued, glued behind `-q`, twice, misspelt,
 without a value, with an empty one, behind `--`), with values right and wrong, and arguments in every number and place.
-An option that several commands have in the same form gets all its values in the first of them. `tests/test_options.py`
+What several commands have in the same form has all its lines in the first of them. `tests/test_options.py`
 holds a part of the lines against `Line.given` and `Line.refused`, which follow from how a line was spelled.
 """
 
@@ -20,18 +20,17 @@ import importlib
 import io
 import json
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-import calibcli.cli.app
-from calibcli.cli import limits
+from calibcli.cli import COMMANDS, app, limits
 from calibcli.cli.run import Command, Option
 
-COMMANDS: Sequence[str] = calibcli.cli.app.COMMANDS
 TEXTS = (
     "a",
     " ",
@@ -148,8 +147,8 @@ def wrong(one: Option) -> dict[str, str]:
     return {}
 
 
-def spelled(command: str, one: Option, fully: bool) -> Iterator[Line]:
-    """Make the lines of one option of a command; `fully`: with every value."""
+def spelled(command: str, one: Option, fully: bool, values: bool) -> Iterator[Line]:
+    """Make the lines of one option of a command; `fully`: in every spelling; `values`: with every value."""
     rest, base = needed(command, one.name)
 
     def line(*words: str, given: Any = None, refused: str = "", first: bool = False) -> Line:
@@ -166,12 +165,12 @@ def spelled(command: str, one: Option, fully: bool) -> Iterator[Line]:
             yield line(f"{flag}=")
         else:
             good, bad = right(one), wrong(one)
-            some = list(good.items()) if fully else list(good.items())[:2]
+            some = list(good.items()) if values else list(good.items())[:2]
             for i, (text, value) in enumerate(some):
                 value = (value,) if one.many else value
                 glued = f"{flag}={text}" if long else f"{flag}{text}"
                 yield line(flag, text, given=value, first=True) if i % 2 else line(glued, given=value)
-            for text, message in list(bad.items())[: None if fully else 1]:
+            for text, message in list(bad.items())[: None if values else 1]:
                 yield line(flag, text, refused=message)
                 yield line(f"{flag}={text}" if long else f"{flag}{text}", "--json", refused=message, first=True)
             text, value = some[0]
@@ -186,7 +185,7 @@ def spelled(command: str, one: Option, fully: bool) -> Iterator[Line]:
                 yield line(flag, text, f"{one.flags[0]}={text}")
                 yield line(f"{flag}=")
                 yield line("--", flag, text)
-                for other in () if one.plain else (*NUMBERS, *TEXTS):
+                for other in (*NUMBERS, *TEXTS) if values else ():
                     yield line(flag, other)
         yield line(f"{flag}x", "1", first=True)
         if fully:
@@ -248,8 +247,9 @@ def lines() -> list[Line]:
         made += placed(command)
         for one in options(command).values():
             if not one.argument:
-                made += spelled(command, one, fully=repr(one) not in seen)
-                seen.add(repr(one))
+                kind = repr((one.kind, one.many))
+                made += spelled(command, one, fully=repr(one) not in seen, values=kind not in seen)
+                seen |= {repr(one), kind}
     return list({line.words: line for line in reversed(made)}.values())[::-1]
 
 
@@ -258,14 +258,19 @@ def not_running(calls: list[list[str]]) -> Iterator[None]:
     """Keep what commands would be called with instead of running them, in an empty folder."""
     functions = {}
 
-    def keep(**arguments: Any) -> int:
-        calls.append([f"{name}={value!r}" for name, value in sorted(arguments.items())])
-        return 0
+    def kept(function: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(function)
+        def keep(**arguments: Any) -> int:
+            shown = {name: re.sub(r" at 0x[0-9a-f]+", "", repr(value)) for name, value in arguments.items()}
+            calls.append([f"{name}={value}" for name, value in sorted(shown.items())])
+            return 0
+
+        return keep
 
     for name in COMMANDS:
         command: Command = importlib.import_module(f"calibcli.cli.{name}").command
         functions[name] = command, command.function
-        command.function = functools.wraps(command.function)(keep)
+        command.function = kept(command.function)
     start, limits.start = limits.start, lambda seconds, gigabytes: None
     before = os.getcwd()
     try:
@@ -288,7 +293,7 @@ def answers(made: Sequence[Line]) -> dict[str, Any]:
             calls.clear()
             out, err = io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = calibcli.cli.app.main(line.words)
+                code = app.main(line.words)
             printed = [text.getvalue().splitlines() for text in (out, err)]
             found[repr(line.words)] = {"code": code, "calls": list(calls), "stdout": printed[0], "stderr": printed[1]}
     return found
