@@ -114,6 +114,7 @@ def test_every_option_has_its_lines(name: str, bench: ModuleType) -> None:
         ("help metrcs", "no such command 'metrcs'\n  fix: did you mean: calib metrics --help"),
         ("xyzw", "no such command 'xyzw'\n  fix: see calib --help"),
         ("--no-such", "no such option: --no-such\n  fix: see calib --help"),
+        ("--", "missing command\n  fix: see calib --help"),
         ("--json metrics a.npz", "no such option: --json"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The `calib` command line: one file per command, without any logic of its own."""
+"""The command line: a thin skin on the library. One file per command; `app.main` owns exit codes."""
 
 import pkgutil
 

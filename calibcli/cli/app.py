@@ -1,7 +1,7 @@
 """`main(argv)`: run a command in a process, and map its outcome to an exit code.
 
-It handles signals and closed streams, and hides warnings of libraries. Slow imports are inside
-functions, so that the handler of Ctrl-C is installed first.
+It handles signals and closed streams, and hides warnings of libraries. Slow imports are inside functions, so that the
+handler of Ctrl-C is installed first.
 """
 
 from __future__ import annotations

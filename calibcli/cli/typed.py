@@ -43,7 +43,10 @@ def read(args: Sequence[str]) -> Callable[[], int] | int:
     Raises:
         UsageError: the line is wrong.
     """
-    answer: Callable[[], int] | int | None = build_group()(list(args), prog_name="calib", standalone_mode=False)
+    try:
+        answer: Callable[[], int] | int | None = build_group()(list(args), prog_name="calib", standalone_mode=False)
+    except Refused as error:  # for a word before the command
+        raise mistake(error, args) from None
     return answer or int(Exit.OK)
 
 
@@ -138,18 +141,17 @@ class CommandGroup(HelpStyle, TyperGroup):
             raise typer.Exit(Exit.USAGE)
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
-        try:
-            return super().parse_args(ctx, args)
-        except Refused as error:
-            raise mistake(error, args) from None
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the name of a command, the command, and its words."""
         try:
             name, description, words = super().resolve_command(ctx, args)
         except Refused as error:
-            raise mistake(error, args) from None
-        return name, description and build_command(description.name), words
+            from calibcli.cli import mistakes
+
+            raise UsageError(_message(error), mistakes.instead_of_command(args)) from None
+        return name, description and build_command(str(description.name)), words
 
 
 class TextCommand(HelpStyle, TyperCommand):
@@ -235,19 +237,21 @@ def mistake(error: Any, args: Sequence[str], command: str = "") -> UsageError:
 
     Args:
         args: the words that Typer read.
-        command: the command whose words they are; by default those of the whole line.
+        command: the command whose words they are; "" for the whole line.
     """
     from calibcli.cli import mistakes
 
-    message = error.format_message().rstrip(".")
-    option = getattr(error, "option_name", "") if hasattr(error, "possibilities") else ""
-    if option:
-        fix = mistakes.instead_of_option(option, error.possibilities or (), args, command)
-    elif args and not args[0].startswith("-") and not command:
-        fix = mistakes.instead_of_command(args)
+    if hasattr(error, "possibilities"):  # there is no such option
+        fix = mistakes.instead_of_option(error.option_name, error.possibilities or (), args, command)
     else:
         fix = mistakes.see_help(command)
-    return UsageError(message[:1].lower() + message[1:], fix)
+    return UsageError(_message(error), fix)
+
+
+def _message(error: Any) -> str:
+    """Return what Typer says of a line, as our messages are written."""
+    said: str = error.format_message().rstrip(".")
+    return said[:1].lower() + said[1:]
 
 
 def _version(asked: bool) -> None:
