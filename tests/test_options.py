@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibcli import __version__
@@ -189,7 +189,7 @@ def spellings(name: str, bench: ModuleType) -> st.SearchStrategy[list[tuple[list
 def test_options_mean_the_same_in_any_order_and_spelling(name: str, bench: ModuleType, calls: Calls) -> None:
     rest, base = bench.needed(name)
 
-    @settings(max_examples=20, deadline=None, derandomize=True)
+    @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
     @given(spellings(name, bench))
     def hold(drawn: list[tuple[list[str], str, Any]]) -> None:
         calls.clear()
@@ -213,7 +213,7 @@ def test_any_words_are_read_or_refused_with_a_fix(
     flags = [flag for one in options(name).values() if not one.argument for flag in one.flags]
     word = st.sampled_from([*flags, *bench.TEXTS, *bench.NUMBERS, "a.npz", "-mece", "--bins=15", "--level", "-qm", ""])
 
-    @settings(max_examples=20, deadline=None, derandomize=True)
+    @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(word, max_size=7))
     def hold(words: list[str]) -> None:
         calls.clear()
