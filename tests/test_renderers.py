@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from calibcli import render
-from calibcli.cli.app import COMMANDS
+from calibcli.cli import COMMANDS
 from calibcli.core.figure_data import Curve, Plot, first_alone
 from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.core.scope import CHANGE
