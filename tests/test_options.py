@@ -242,7 +242,7 @@ def test_help_comes_before_what_is_wrong_with_values(capsys: pytest.CaptureFixtu
     assert first.strip() == second.strip() == third.strip()
 
 
-def test_a_command_is_read_without_what_typer_converts_values_with() -> None:
+def test_commands_import_nothing_heavy_to_read_a_line() -> None:
     """Importing pydantic takes as long as importing NumPy."""
     modules = "print(*{'pydantic', 'rich', 'typer'} & {*sys.modules})"
     script = f"import sys; from calibcli.cli.app import main; main(['list', '-q', '--format=csv']); {modules}"
