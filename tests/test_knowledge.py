@@ -22,7 +22,8 @@ ALLOWED = {
     "lab/training/evaluation.py": "accuracy adaece ece entropy entropy_wrong nll nll_correct nll_wrong",
     # columns of numbers by row, which metrics are the means of
     "scores/columns.py": "brier",
-    "scores/histogram.py": "brier entropy nll",
+    "metrics/binned.py": "nll",
+    "metrics/temperature_gain.py": "nll",
     "scores/softmax.py": "entropy nll",
     "gate/baseline.py": "brier nll",
     "networks/curvature/engine.py": "accuracy nll",
@@ -124,13 +125,13 @@ def test_what_a_file_may_know_is_there() -> None:
 def test_what_entries_state_of_other_metrics_is_there() -> None:
     for entry in METRICS:
         for trait in ("of_top", "debiased"):
-            assert entry.traits.get(trait, entry.name) in METRICS
-        other = [name for one in METRICS for name in one.traits.get("called", ())]
+            assert (getattr(entry.traits, trait) or entry.name) in METRICS
+        other = [name for one in METRICS for name in one.traits.called]
         assert len(other) == len(set(other))
         assert not {*other} & METRICS.entries.keys()
 
 
 @pytest.mark.parametrize("trait", ["error", "named"])
 def test_places_in_sentences_are_those_of_one_metric(trait: str) -> None:
-    places = [entry.traits[trait] for entry in METRICS if trait in entry.traits]
+    places = [place for entry in METRICS if (place := getattr(entry.traits, trait))]
     assert sorted(places) == [*range(1, len(places) + 1)]

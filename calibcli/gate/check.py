@@ -169,7 +169,7 @@ def _difference_claim(rule: LimitRule, alpha: float, delta: MeanDifference, n: i
         **ends,
         level=1 - 2 * alpha,
         sided="each",
-        unit="nats" if traits(gate.metric)["unit"] == "nats" else "",
+        unit="nats" if traits(gate.metric).unit == "nats" else "",
         better="higher" if rule.side == "min" else "lower",
         how=f"mean of differences on the same rows, score form with unseen rows{delta.mean.clustered}",
         n=n,
@@ -209,7 +209,7 @@ def rules_plot(checks: Sequence[Check]) -> list[Plot]:
 
 def _tables(source: Source, config: Config) -> list[Table]:
     """Tabulate ECE and accuracy of every slice of the columns in `[data] slices` that no gate judges."""
-    judged = {gate.by for gate in config.gates if traits(gate.name).get("table_bounds")}
+    judged = {gate.by for gate in config.gates if traits(gate.name).table_bounds}
     if not isinstance(source, RecordedOutputs):
         return []
     tables = []
@@ -328,7 +328,7 @@ class Baselines:
         """Rows of the input; None for a result that was written without them."""
         if isinstance(self.source, RecordedOutputs):
             predictions, table = self.source.predictions, self.source.whole.columns
-            return baseline.rows(predictions, table if len(table.nll) else columns(predictions, class_bins=()))
+            return baseline.rows(predictions, table if table.has("nll") else columns(predictions, class_bins=()))
         return kept_rows(self.source.result, self.source.source)
 
     def _read(self, path: str) -> BaselineRows | str:

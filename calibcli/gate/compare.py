@@ -22,7 +22,7 @@ from calibcli.gate.baseline import Pairing, Unpaired, pair
 from calibcli.gate.verdicts import at_level
 from calibcli.metrics import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known, paired, shelf
 from calibcli.metrics.paired import Paired, outside, shown
-from calibcli.metrics.shelf import traits
+from calibcli.metrics.shelf import MetricTraits, traits
 from calibcli.scores.columns import Columns
 from calibcli.scores.predictions import Array, Predictions, notes_of
 
@@ -127,11 +127,13 @@ class Difference:
     p: float | None = None
 
 
-def difference(first: ComparedModel, second: ComparedModel, choice: Choice, values: Sequence[Estimate]) -> Difference:
+def difference(
+    first: ComparedModel, second: ComparedModel, choice: Choice[MetricTraits], values: Sequence[Estimate]
+) -> Difference:
     """Compare two models in one metric on the rows that both have, paired where the metric allows."""
     name = f"{second.name} - {first.name}"
     common: dict[str, Any] = {"name": choice.spec, "scope": name, "unit": values[1].unit, "better": values[1].better}
-    if any(e.value is None for e in values) and not choice.traits.get("refitted"):
+    if any(e.value is None for e in values) and choice.traits.rows != "cross_fitted":
         return combined(values[0], values[1], name, second.name)
     change = _paired(first, second, choice)
     if change is None:
@@ -144,16 +146,16 @@ def difference(first: ComparedModel, second: ComparedModel, choice: Choice, valu
     return Difference(second.name, estimate, change.p if change.bounded else None)
 
 
-def _paired(first: ComparedModel, second: ComparedModel, choice: Choice) -> Paired | str | None:
+def _paired(first: ComparedModel, second: ComparedModel, choice: Choice[MetricTraits]) -> Paired | str | None:
     """Compare row by row as a gate against a baseline does, where it does, so that both give the same numbers."""
     p = first.predictions
     every = np.arange(p.n)
     pairing = Pairing(new=every, base=every, how="")
     counts = p.weight_kind == "count"
-    if choice.traits.get("refitted"):
+    if choice.traits.rows == "cross_fitted":
         gain = baseline.difference(second.rows, first.rows, pairing, choice.name, p.weights, counts, p.groups)
         return gain if isinstance(gain, str) else gain.paired(LEVEL)
-    kept = "kept" in choice.traits
+    kept = choice.traits.kept
     ends = baseline.reach(second.rows, first.rows, pairing, choice.name) if kept else None
     return paired.difference(first.sample, second.sample, choice, LEVEL, ends)
 
@@ -206,7 +208,7 @@ def scores(
         InputError: the rows are not the same.
     """
     first = inputs[0]
-    default = [name for name in DEFAULT if traits(name).get("compared", True)]
+    default = [name for name in DEFAULT if traits(name).compared]
     choices = choose(known(default, first.top_only) if specs is None else specs, first.k, first.top_only)
     models, pairing = _aligned(inputs, names, choices)
     values = [estimates(m.sample, choices, level=LEVEL) for m in extensions.steps(models, lambda m: m.name)]
@@ -253,7 +255,7 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
 
 
 def _aligned(
-    inputs: Sequence[Predictions], names: Sequence[str], choices: Sequence[Choice]
+    inputs: Sequence[Predictions], names: Sequence[str], choices: Sequence[Choice[MetricTraits]]
 ) -> tuple[list[ComparedModel], str]:
     """Restrict the models to their shared rows, in the order of the first; also return how rows were paired."""
     first = inputs[0]
@@ -319,7 +321,7 @@ def _result(
         return result
 
     def few(e: Estimate) -> bool:
-        shown = traits(e.name).get("on_compare_screen", "=" not in e.scope)
+        shown = traits(e.name).first_screen != "one model" and "=" not in e.scope
         return shelf.decides(e.name, result.facts) and shown
 
     return dataclasses.replace(result, estimates=shelf.tiered(changes, few))

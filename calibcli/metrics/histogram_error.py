@@ -25,7 +25,7 @@ import numpy as np
 from calibcli.core.result import Estimate
 from calibcli.core.shelves import Choice
 from calibcli.metrics.intervals import MeanOf
-from calibcli.metrics.shelf import Of, Sample, reads_scores
+from calibcli.metrics.shelf import MetricTraits, Of, Sample, reads_scores
 from calibcli.scores.columns import Columns
 from calibcli.scores.histogram import CELLS, NAMES, PLACES, SKEW, interval_of
 from calibcli.scores.predictions import Floats, Ints
@@ -93,7 +93,7 @@ Bound = Callable[[PlacedRows, Mapping[str, Any], float], float | None]
 """Maps the rows in cells, options and value of a metric to the largest change by merging; None where it is unknown."""
 
 
-def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estimate]) -> list[Estimate]:
+def stated(sample: Sample, choices: Sequence[Choice[MetricTraits]], estimates: Sequence[Estimate]) -> list[Estimate]:
     """Add to estimates of condensed rows their largest error, in `detail`; remove the value where it is unknown."""
     checked = []
     for choice, e in zip(choices, estimates, strict=True):
@@ -106,11 +106,11 @@ def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estima
     return checked
 
 
-def _error(sample: Sample, choice: Choice, value: float) -> float | None:
+def _error(sample: Sample, choice: Choice[MetricTraits], value: float) -> float | None:
     """Return the largest error of a metric of condensed rows; None where it is unknown."""
-    bound: Bound | None = choice.traits.get("condensed")
+    bound: Bound | None = choice.traits.condensed
     if bound is not None:
-        of = choice.options.get("of", choice.traits.get("view", "auto"))
+        of = choice.options.get("of", choice.traits.view)
         return bound(sample.once(PlacedRows, of), choice.options, value)
     if reads_scores(choice):
         return 0.0
@@ -132,7 +132,7 @@ def _moved_rows(sample: Sample) -> list[Sample]:
     assert columns.weights is not None
     first = np.unique(at.outcome, return_index=True)[1]
     count = np.bincount(at.outcome, columns.weights).astype(np.float64)
-    values = np.stack([getattr(columns, name) for name in NAMES])
+    values = np.stack([columns.numbers[name] for name in NAMES])
     with np.errstate(invalid="ignore"):  # inf - inf where the NLL is infinite
         mean = np.stack([np.bincount(at.outcome, columns.weights * row) for row in values]) / count
         square = (values - mean[:, at.outcome]) ** 2
@@ -164,7 +164,7 @@ def _placed(
         labels = np.where(correct, predicted, (predicted + 1) % columns.k)
     return dataclasses.replace(
         columns,
-        **dict(zip(NAMES, np.concatenate([mean - spread / tilt, mean + spread * tilt], axis=1), strict=True)),
+        numbers=dict(zip(NAMES, np.concatenate([mean - spread / tilt, mean + spread * tilt], axis=1), strict=True)),
         weights=np.concatenate([count - upper, upper]),
         predicted=predicted,
         labels=labels,

@@ -411,7 +411,7 @@ def _check(study: Study, where: _Where) -> None:
             if key in claim.keys:
                 where.among(str(claim.keys[key]), names, f"claim {claim.id}: no arm '{claim.keys[key]}'")
         if claim.along:
-            measured_axis = claim.entry.traits.get("measured_axis") and study.is_measured(claim.along)
+            measured_axis = claim.entry.traits.measured_axis and study.is_measured(claim.along)
             _least_arms(study.asked(claim) if measured_axis else study.ordered(claim.along), claim, several, where)
         if "causes" in claim.keys:
             _causes(study, claim, where)
@@ -419,9 +419,9 @@ def _check(study: Study, where: _Where) -> None:
 
 def _least_arms(arms: Sequence[Arm], claim: StudyClaim, several: bool, where: _Where) -> None:
     """Refuse a claim about fewer arms than its kind needs, one more where there are several claims."""
-    least = claim.entry.traits.get("fewest", 2)
+    least = claim.entry.traits.fewest
     if claim.keys.get("drawn"):
-        least = claim.entry.traits["fewest_drawn"] + several
+        least = claim.entry.traits.fewest_drawn + several
     if len(arms) < least:
         many = f"fewer than {least} arms" if arms else "no arms"
         raise UsageError(
