@@ -156,6 +156,7 @@ def test_commands_stand_in_the_order_of_work(capsys: pytest.CaptureFixture[str])
     assert "--install-completion" in shown
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("line", "first"),
     [

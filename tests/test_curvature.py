@@ -61,7 +61,7 @@ def test_every_shelf_entry_has_an_oracle() -> None:
     [(name, gamma) for name in MODELS for gamma in (None, 2.0, 5.0)]
     + [(name, gamma) for name in ("mlp", "cnn") for gamma in (0.5, 1.0, 3.0)],
 )
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 def test_against_the_explicit_hessian(name: str, gamma: float | None) -> None:
     loss = CE if gamma is None else Focal(gamma)
     model, inputs, labels = setup(name, n=9 if gamma in (None, 2.0) else 7)  # few rows for time; ragged

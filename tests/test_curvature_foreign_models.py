@@ -177,6 +177,7 @@ def test_layers_that_do_not_see_rows(n: int, windows: int) -> None:
     assert all(np.isfinite(e.value) for e in everything.estimates)
 
 
+@pytest.mark.slow
 @pytest.mark.finding("device 1")
 def test_cudnn_settings_are_changed_by_name_alone() -> None:
     """`torch.backends.cudnn.flags` also switches off what is not named."""

@@ -227,6 +227,7 @@ def test_the_functions_that_take_arrays_are_found() -> None:
     assert set(FOUND) >= set(today.split())
 
 
+@pytest.mark.one_in(3)
 @every_library
 @pytest.mark.parametrize("name", FOUND)
 def test_a_plain_frame_is_its_array(name: str, library: str, tmp_path: Path) -> None:
@@ -239,6 +240,7 @@ def test_a_plain_frame_is_its_array(name: str, library: str, tmp_path: Path) -> 
     assert outcome(name, tmp_path / "2", held, column(labels)) == right
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.finding
 @with_index
 @pytest.mark.parametrize("name", [*LABELLED, "curvature", "train", "logits"])
@@ -257,6 +259,7 @@ def test_an_index_in_another_order_is_refused(name: str, library: str, tmp_path:
     assert outcome(name, tmp_path / "2", *together) == outcome(name, tmp_path / "3", scores[MOVED], labels[MOVED])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.finding
 @with_index
 @pytest.mark.parametrize("name", LABELLED)
@@ -293,6 +296,7 @@ def test_indices_that_pair_nothing_are_left_alone() -> None:
         calibcli.measure(Frame(P, index=np.arange(N) + 1), Column(Y, index=np.arange(N) + 2), "nll")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.finding
 @every_library
 @pytest.mark.parametrize("name", OF_CLASSES)
@@ -386,6 +390,7 @@ HEADS = [
 VALUES = [[0, 1], ["no", "yes"], [False, True], ["cat", "dog"], [3, 5], [1, 2]]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.finding
 @every_library
 @pytest.mark.parametrize("head", HEADS, ids=",".join)
@@ -473,6 +478,7 @@ def test_what_names_leave_open_is_refused() -> None:
 # Arguments in the order of scikit-learn.
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.finding
 @pytest.mark.parametrize("name", LABELLED)
 def test_labels_before_scores_are_said_to_be_swapped(name: str, tmp_path: Path) -> None:

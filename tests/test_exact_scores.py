@@ -97,7 +97,7 @@ def same(one: Estimate, other: Estimate, rel: float = 1e-9) -> None:
 @pytest.mark.finding
 @pytest.mark.parametrize(("spec", "oracle", "rtol"), CASES, ids=[case[0] for case in CASES])
 @pytest.mark.parametrize(("model", "data"), POOLS, ids=["-".join(pool) for pool in POOLS])
-@pytest.mark.one_in(11)
+@pytest.mark.one_in(33)
 def test_every_metric_of_exact_scores_is_its_oracle(
     bench: ModuleType, model: str, data: str, spec: str, oracle: Callable[[Rows], float], rtol: float
 ) -> None:
@@ -144,6 +144,7 @@ def test_a_file_of_exact_scores_is_one_file(bench: ModuleType, model: str, data:
             assert abs(a.value - b.value) <= a.detail.get(histogram_error.ERROR, 0.0) + 1e-9, spec
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.finding
 @pytest.mark.parametrize(("model", "data"), POOLS, ids=["-".join(pool) for pool in POOLS])
 @pytest.mark.parametrize("event", [1, 0])

@@ -112,6 +112,7 @@ def test_a_map_and_a_format_of_a_package(example: Path, tmp_path: Path) -> None:
     assert "(added by calib-example)" in outcomes[4][1]
 
 
+@pytest.mark.slow
 def test_entries_of_calib_win_and_a_broken_package_touches_no_other_name(tmp_path: Path) -> None:
     installed(
         tmp_path,

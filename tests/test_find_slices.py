@@ -163,6 +163,23 @@ def test_the_gate_judges_rules(tmp_path: Path) -> None:
 # search
 
 
+@pytest.mark.finding
+def test_what_a_rule_adds_does_not_depend_on_the_scale_of_weights() -> None:
+    """All rows are off by a little, those of one rule by more, and most of another rule's rows are the same ones."""
+    rng = np.random.default_rng(0)
+    value, rows = rng.normal(0.1, 0.3, 4000), np.arange(4000)
+    value[:900] += 0.5
+    value[900:1100] += 0.25
+    added = []
+    for scale in (0.2, 1.0, 5.0):
+        weight = np.full(4000, scale)
+        evidence = Evidence(weight * value, weight**2 * 0.09, weight=weight).over(rows)
+        assert candidates._gap(evidence, rows)[0] == pytest.approx(candidates._shared(evidence))
+        remaining = evidence.over(rows[900:])
+        added.append(candidates._adds_evidence(evidence, remaining, rows[:1100], rows[900:1100]))
+    assert len({*added}) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gap", "error", "weights", "beyond float32"])
 def test_every_rule_of_one_or_two_conditions_is_ranked(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,7 @@ def test_a_section_that_is_no_table_is_an_error_with_its_place(
         load()
 
 
+@pytest.mark.slow
 @pytest.mark.finding
 def test_ten_thousand_rules_are_refused_before_any_is_judged(tmp_path: Path) -> None:
     rules = tmp_path / "calib.toml"

@@ -273,6 +273,7 @@ def test_a_chance_that_is_a_step_is_found_in_few_calls(true: float, first: float
     assert n is None if true > 1e9 else max(true, 10) <= n * 1.0001 and n <= max(true, 10) * 1.03 + 1
 
 
+@pytest.mark.slow
 @pytest.mark.finding
 def test_the_accuracy_that_is_asked_for_is_the_one_that_is_planned_with_any_seed() -> None:
     """Not that of the rows which were drawn to stand for it: .872 of 20,000 moves the rows from 7,300 to 5,000."""

@@ -211,6 +211,7 @@ def test_labels_of_a_file_of_their_own_belong_to_the_rows_by_id(tmp_path: Path, 
     assert accuracy(tmp_path / "a.npz", str(labels)) == RIGHT
 
 
+@pytest.mark.slow
 def test_a_ranking_and_its_notes_recommend_one_method(tmp_path: Path) -> None:
     """focal_temperature may be first by a hair: the simpler map is recommended, reported, and not argued against."""
     from calibcli.calibrators.report import RankingOptions, report

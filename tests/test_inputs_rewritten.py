@@ -193,6 +193,7 @@ def tried(
     return refused
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.finding
 @pytest.mark.parametrize(
     "form", [pytest.param(form, marks=pytest.mark.extra if form in ("parquet", "feather") else ()) for form in FORMATS]
@@ -202,6 +203,7 @@ def test_what_is_written_in_place_is_refused_in_every_format(form: str, capsys: 
     assert tried(f"rows.{form}", ["metrics", f"rows.{form}"], data, in_place, capsys) > 0
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.finding
 @pytest.mark.parametrize("command", ["scale", "check", "inspect"])
 @pytest.mark.parametrize("form", ["npz", "csv"])
@@ -210,6 +212,7 @@ def test_what_is_written_in_place_is_refused_by_every_command(command: str, form
     assert tried(f"rows.{form}", commands(f"rows.{form}")[command], data, in_place, capsys) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.finding
 def test_scores_that_are_read_in_several_passes(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(array_names, "HOLD", -1)  # else so few are kept
@@ -218,6 +221,7 @@ def test_scores_that_are_read_in_several_passes(monkeypatch: pytest.MonkeyPatch,
         assert tried(f"rows.{form}", ["metrics", f"rows.{form}"], data, in_place, capsys, 30) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.finding
 def test_every_kind_of_writing(capsys: Any) -> None:
     data, argv = [npz(z, y) for z, y in zip(Z, Y)], ["metrics", "rows.npz"]

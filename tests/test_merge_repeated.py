@@ -64,12 +64,14 @@ def test_a_gate_on_repeated_rows_is_not_run_and_says_why(bench: ModuleType, rows
     assert bench.verdict(four, silent=True, max={"ece": limit})[0] == "pass"  # which the marks prevent
 
 
+@pytest.mark.slow
 def test_at_the_limit_repeated_rows_pass_no_gate(bench: ModuleType) -> None:
     found = bench.at_limit(24)
     assert found["merged"] == [0, 0]
     assert sum(found["unnoticed"]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.finding
 def test_rows_that_look_alike_by_chance_are_not_accused(bench: ModuleType) -> None:
     said: list[str] = []

@@ -184,6 +184,7 @@ def odd_inputs() -> dict[str, Predictions]:
     }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", list(odd_inputs()))
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_honest_odd_inputs(name: str) -> None:

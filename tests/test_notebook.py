@@ -386,6 +386,7 @@ class TestScikitLearn:
         with pytest.raises(TypeError, match="the method is no text"):
             calibcli.Calibrator(None, LogisticRegression()).fit(Z, Y)  # type: ignore[arg-type]
 
+    @pytest.mark.slow
     def test_it_stands_where_other_classifiers_do(self) -> None:
         """In a pipeline, a search, a cross-validation, copies and pickles, with weights of samples."""
         pytest.importorskip("sklearn")

@@ -183,3 +183,37 @@ def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="onnxruntime is not installed") as caught:
         checkpoint.load("m.onnx")
     assert "pip install onnx onnxruntime" in caught.value.fix
+
+
+@pytest.mark.extra
+@pytest.mark.finding
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_scores_that_contradict_the_class_of_the_graph_are_refused(columns: int) -> None:
+    """As converters write decision values of the opposite sign, or of pairs of classes, beside the predicted class."""
+    x = np.random.default_rng(1).normal(size=(40, 12)).astype(np.float32)
+    np.savez("forty.npz", x=x, y=np.arange(40) % max(2, columns))
+    w, kind = W[:, :columns], 7
+
+    def with_class(sign: float, shift: int) -> None:
+        score = [("MatMul", ["x", "w"], ["logits"], {}), ("Mul", ["logits", "sign"], ["turned"], {})]
+        if columns == 1:
+            told = [("Greater", ["turned", "zero"], ["above"], {}), ("Cast", ["above"], ["top"], {"to": kind})]
+        else:
+            told = [("ArgMax", ["turned"], ["top"], {"axis": 1, "keepdims": 0})]
+        held = {
+            "w": w,
+            "sign": np.array([sign], np.float32),
+            "zero": np.zeros(1, np.float32),
+            "shift": np.array([shift]),
+        }
+        nodes = [*score, *told, ("Add", ["top", "shift"], ["label"], {})]
+        shape = ["n", 1] if columns == 1 else ["n"]
+        graph("c.onnx", nodes, [("x", 1, ["n", 12])], [("label", kind, shape), ("logits", 1, ["n", columns])], held)
+
+    with_class(1, 0)
+    np.testing.assert_allclose(run("c.onnx", "--data", "forty.npz")[:, -1], (x @ w)[:, -1], atol=1e-5)
+    with_class(-1, 0)
+    with pytest.raises(InputError, match="contradicts itself: its output 'label' is the class of its largest score in"):
+        run_raw("c.onnx", "forty.npz")
+    with_class(-1, 7)  # numbers that are no class of these scores say nothing about them
+    run_raw("c.onnx", "forty.npz")

@@ -90,6 +90,7 @@ def test_nothing_runs_and_nothing_is_loaded(name: str) -> None:
     assert policy == "default-src 'none'; style-src 'unsafe-inline'"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_every_table_and_figure_can_be_read_out(name: str) -> None:
     tree = Page(page_of(name))

@@ -357,6 +357,7 @@ def test_latex_is_escaped() -> None:
         assert rows_ and not any(line.startswith(("[", "*")) for line in rows_)  # noqa: PT018
 
 
+@pytest.mark.slow
 @pytest.mark.finding
 def test_threads_leave_the_settings_of_matplotlib_as_they_were(tmp_path: Path) -> None:
     import matplotlib.pyplot as plt

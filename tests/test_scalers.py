@@ -403,6 +403,7 @@ def test_all_numbers_of_focal_temperature_are_those_of_all_rows(
     assert fit.facts["recommended"] == ("focal_temperature" if gain.low > 0 else "temperature")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["rows", "weights"])
 @pytest.mark.one_in(2)
 def test_komisarenko_grid_equals_brute_force(more: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def words(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(21)
 def test_a_screen_fits(monkeypatch: pytest.MonkeyPatch, command: str, width: int) -> None:
     lines = shown(monkeypatch, result(command), width)
     assert max(map(terminal.width, lines)) <= width
@@ -176,6 +176,7 @@ def test_situations_by_hand_are_not_broken(monkeypatch: pytest.MonkeyPatch, widt
             unbroken(monkeypatch, headlines.headed(found), detail, (width,))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("command", [*OTHERS, *STUDIES])
 def test_diagrams_fit(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     for width in WIDTHS:

@@ -69,6 +69,7 @@ def probabilities(path: Path, rows: Path) -> np.ndarray:
     return np.exp(z - z.max(1, keepdims=True)) / np.exp(z - z.max(1, keepdims=True)).sum(1, keepdims=True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 @pytest.mark.parametrize("k", [2, 10, 100])
 @pytest.mark.parametrize("spec", ["temperature", "vector", "bcts", "matrix", "platt", "beta"])

@@ -67,6 +67,7 @@ def test_all_labels_in_one_program(target: str, method: str, tmp_path: Path) -> 
         calibcli.verify(made, maps, tmp_path / "turned.npz", trust=True)
 
 
+@pytest.mark.slow
 def test_other_targets_take_one_label(tmp_path: Path) -> None:
     maps, rows, expected = folder(tmp_path)
     given: dict[str, Any] = {"data": rows, "model": None}

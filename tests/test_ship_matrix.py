@@ -68,7 +68,7 @@ def alone() -> list[Any]:
 
 
 @pytest.mark.parametrize(("target", "spec", "k"), alone())
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 def test_the_calibrator_alone(target: str, spec: str, k: int, tmp_path: Path) -> None:
     one_cell(target, spec, k, tmp_path)
 
@@ -218,6 +218,7 @@ def test_what_cannot_be_run_here_is_not_written(tmp_path: Path, monkeypatch: pyt
     assert [note.partition(" ")[0] for note in found.notes] == ["c.js", "c.c"]
 
 
+@pytest.mark.slow
 def test_a_short_export_imports_no_torch(tmp_path: Path) -> None:
     calibcli.save_scaler(fitted("platt", 10), tmp_path / "p.safetensors")
     z, y = rows(10)

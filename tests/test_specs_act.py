@@ -79,6 +79,7 @@ def differ(a: Tensor, b: Tensor) -> bool:
     return float((a - b).norm()) > 1e-4 * RATE
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.finding
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("loss", ["ce", "focal:gamma=2"])
@@ -129,6 +130,7 @@ def test_a_checkpoint_that_was_trained_with_a_penalty_is_measured_without_it_and
     assert any("trained with focal:gamma=2+mmce" in note and "mmce" in note for note in found.notes)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_loss_is_the_same_wherever_it_is_asked_for(loss: str) -> None:
     model, x, y = problem()
@@ -177,6 +179,7 @@ def test_every_shelf_has_a_function_that_takes_its_specs() -> None:
     assert kinds <= TAKERS.keys() | set(ELSEWHERE)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("kind", TAKERS)
 def test_what_lies_on_another_shelf_is_refused(kind: str) -> None:
     [own] = [shelf for shelf in shelves._SHELVES if shelf.kind == kind]

@@ -204,6 +204,7 @@ def long_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", LONG)
 def test_long_commands_tell_how_far_they_are_and_end_at_ctrl_c_with_nothing_half_written(
     name: str, long_inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

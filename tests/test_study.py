@@ -436,6 +436,7 @@ def test_intervals_cover_and_few_arms_that_are_alike_are_told_apart(seeds: int, 
 # metrics on draws of the rows -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 4])
 def test_sums_are_the_metrics_and_draws_are_weights(k: int) -> None:
     rng = np.random.default_rng(k)
@@ -748,6 +749,7 @@ def test_printed_numbers_of_another_network_are_left_out(network: str) -> None:
     assert not study.printed
 
 
+@pytest.mark.slow
 def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     study = parsing.parse(WIDE, "wide.toml")
     parsing.keep(study, tmp_path)
@@ -830,6 +832,7 @@ def test_shapes_are_those_of_the_loss_itself() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.finding
 def test_the_focal_map_lowers_the_top_from_so_many_classes_on() -> None:
     """By brute force near even probabilities, where a small lead of the top class shrinks or grows."""
@@ -1085,6 +1088,7 @@ def test_a_network_whose_layers_do_not_scale_is_refused() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_texts_are_drawn_into_the_folder_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small size of `text`, made smaller still; of the paper's the words have vectors of their own."""
     monkeypatch.setitem(work.DRAWN, "drawn-posts", functools.partial(synthetic.newsgroups, posts=150))
@@ -1188,6 +1192,7 @@ def test_the_tables_are_set_as_the_paper_sets_them(tmp_path: Path) -> None:
     assert judgement.as_printed(study, found, {"a net": {}, "other": {}}) == []
 
 
+@pytest.mark.slow
 def test_what_was_judged_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without weights and without data, and not where a file was changed or taken away."""
     text = LITTLE.partition('[[claim]]\nid = "own"')[0].replace(
@@ -1386,6 +1391,7 @@ def test_a_loss_of_ones_own_is_named_by_whoever_runs_it(tmp_path: Path, monkeypa
         parsing.parse(LITTLE.replace("mlp:hidden=8", "torch.nn:Linear,in_features=64,out_features=10"), "own.toml")
 
 
+@pytest.mark.slow
 def test_the_reports_show_their_numbers() -> None:
     """`python docs/studies.py` writes the tables of docs/studies/ from the results beside them."""
     from importlib.util import module_from_spec, spec_from_file_location

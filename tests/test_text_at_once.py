@@ -101,6 +101,7 @@ def read(path: Path) -> Any:
     return told(lambda: text_tables.table(Source(path), text_tables.delimiter(path.read_bytes()[:4096]) or ","))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [*PLAIN, *ODD])
 def test_the_same_by_both_readers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.csv"

@@ -142,6 +142,7 @@ def test_the_network_is_its_formula() -> None:
     assert "vectors" not in dict(net.named_parameters())
 
 
+@pytest.mark.slow
 def test_fit_with_vectors_and_what_is_refused(tmp_path: Path, capsys: Any) -> None:
     root = synthetic.newsgroups(tmp_path / "20_newsgroups", groups=2, posts=150)
     words = load(f"{root}#train").words

@@ -527,6 +527,7 @@ def test_an_alarm_exits_1_and_stays_until_a_restart(nights: list[Path], tmp_path
     assert watch(state, nights[1], "--min", "accuracy=0.5", "--night", night(1), "--restart") == 0
 
 
+@pytest.mark.slow
 def test_history_is_drawn_and_goes_into_openmetrics(nights: list[Path], tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     for i, path in enumerate(nights):

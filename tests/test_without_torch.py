@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from calibcli.cli.app import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -90,6 +92,7 @@ def test_every_command_is_here() -> None:
     assert {line.split()[0] for line in RUN + NEED} == {*COMMANDS, "help"}
 
 
+@pytest.mark.slow
 def test_these_never_import_it(tmp_path: Path) -> None:
     """A file `torch.py` that fails when it is imported lies on the path; the tour leaves out what needs PyTorch."""
     found = outcomes("broken", [line for line in RUN if not line.startswith(("demo", "list"))], tmp_path)

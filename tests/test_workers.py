@@ -92,6 +92,7 @@ def test_every_public_object_is_copied_and_pickled(way: str) -> None:
         assert state(WAYS[way](one)) == state(one), name
 
 
+@pytest.mark.slow
 @pytest.mark.finding
 def test_a_search_sends_its_scorer_and_calibrator_to_workers() -> None:
     selection = pytest.importorskip("sklearn.model_selection")

@@ -150,22 +150,19 @@ class ScalerTraits(Traits):
     """What a method says of itself."""
 
     map: Callable[[Any, Parameters, Any], Any]
-    """The program `(o, parameters, logits (n, K)) -> log-probabilities (n, K)`, in the operations of `program`, which
-    NumPy runs and `calib export` writes."""
+    """`(o, parameters, logits (n, K)) -> log-probabilities (n, K)`: the program that `map` runs and `export` writes."""
     form: Mapping[str, Form]
-    """The form of each parameter by name, which is checked when a calibrator is read; a ranking counts its values."""
+    """The form of each parameter by name, which the reader of calibrators checks, and by which a ranking counts them."""
     preserves_accuracy: bool | Callable[[Mapping[str, Any]], bool] = False
-    """Whether the predicted class of raw logits is kept, or a function of the options; a `Scaler` then makes sure of
-    it, and ties go to that class."""
+    """Whether the predicted class of raw logits is kept, or a function of the options; `keeps_classes` asks for it."""
     steep: bool = False
-    """It has jumps, steep knots or 1 - p, so that float32 is off (by up to .07): exported maps work in float64."""
+    """Its jumps, steep knots or 1 - p put float32 off by up to .07, so that exports work in float64."""
     search: Callable[[Mapping[str, Any]], bool] | None = None
-    """Whether, of these options, settings are chosen by cross-validation; a cross-fit then chooses them once."""
+    """Whether settings are chosen by cross-validation, a function of the options; `cross_fit` then does it once."""
     ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Ends of the range of a parameter, by name; a ranking marks fits that lie there, unless the option of that name
-    sets the parameter."""
+    """Ends of the range of a parameter that no option of its name sets; a ranking marks fits that lie there."""
     of_confidence: bool = False
-    """It can be fitted to confidences alone, and `--method all` then has it for them."""
+    """It can be fitted to confidences alone, of which `applicable` lists no others."""
 
 
 SCALERS = Shelf(

@@ -27,15 +27,17 @@ class Traits:
     """What an entry of any shelf may say of itself. A shelf whose entries say more has a subclass of it."""
 
     called: tuple[str, ...] = ()
-    """Its names in other tools; an unknown name that is one of them is answered with the name here."""
+    """Its names in other tools, which the error for an unknown name answers with the name here."""
     papers: bool = False
-    """Only papers use it: lists have it in a table of its own."""
+    """Only papers use it: `calib list` has it in a table apart."""
 
     def __post_init__(self) -> None:
         own: Any = type(self)  # mypy takes a class whose instances are hashable for one that is not
-        for name, words in _words(own).items():
-            if (word := getattr(self, name)) not in words:
-                raise TypeError(f"{name}={word!r} is none of {', '.join(map(repr, words))}")
+        for name, (several, words) in _words(own).items():
+            value = getattr(self, name)
+            if not (words.issuperset(value) if several else value in words):
+                known = ", ".join(sorted(map(repr, words)))
+                raise TypeError(f"{name}={value!r}: not {'all ' * several}of {known}")
 
     @property
     def gives(self) -> Sequence[str]:
@@ -44,9 +46,15 @@ class Traits:
 
 
 @cache
-def _words(kind: type) -> dict[str, tuple[Any, ...]]:
-    """Return the words that fields of a dataclass may have; fields that are no `Literal` are left out."""
-    return {name: get_args(hint) for name, hint in get_type_hints(kind).items() if get_origin(hint) is Literal}
+def _words(kind: type) -> dict[str, tuple[bool, frozenset[str]]]:
+    """Return which fields of a dataclass have words of a `Literal`, whether several in a tuple, and the words."""
+    found = {}
+    for name, hint in get_type_hints(kind).items():
+        several = get_origin(hint) is tuple
+        word = get_args(hint)[0] if several else hint
+        if get_origin(word) is Literal:
+            found[name] = several, frozenset(get_args(word))
+    return found
 
 
 P = ParamSpec("P")

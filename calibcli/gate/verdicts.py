@@ -286,7 +286,7 @@ def rows_by_scaling(e: Estimate, side: Side, limit: float) -> int | None:
 
 def kind(choice: Choice[MetricTraits] | None) -> str:
     """Describe how a metric is binned and of which probability, such as `binned, 15 bins`; "" for other metrics."""
-    if choice is None or "bins" not in choice.options:
+    if choice is None or not choice.traits.gaps:
         return ""
     options = choice.options
     text = f"binned, {options['bins']} bins"

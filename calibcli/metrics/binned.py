@@ -417,6 +417,7 @@ def adaece(sample: Sample, *, bins: Count = BINS, method: Equal = "split-merge",
     better="lower",
     unit="",
     condensed=_debiased,
+    gaps="squares",
     label="debiased squared ECE",
     error=6,
 )
@@ -501,7 +502,14 @@ def _of_classes(k: int | None, options: Mapping[str, Any]) -> Range:
     return Range(0, math.sqrt(2 / k) if options["norm"] == "l2" else 2 / k) if k else UNIT
 
 
-@_error(narrowed=_of_classes, reads=("nll",), class_bins=class_bins, label="classwise ECE", error=5)
+@_error(
+    narrowed=_of_classes,
+    reads=("confidence", "rest", "nll"),
+    class_bins=class_bins,
+    gaps="of_classes",
+    label="classwise ECE",
+    error=5,
+)
 def classwise_ece(
     sample: Sample,
     *,

@@ -64,73 +64,71 @@ class MetricTraits(Traits):
     # of its value
 
     values: Range
-    """The range of its values, in `list` and in the limits of gates."""
+    """The range of its values, which lists show, and which saved results and bounds of differences keep to."""
     narrowed: Callable[[int | None, Mapping[str, Any]], Range] | None = None
-    """The range for k classes (None: not known) and its options, for the limits of gates."""
+    """The range for k classes (None: not known) and its options, which limits of gates must lie in."""
     unit: str = ""
-    """The unit, such as `nats`, which estimates show."""
+    """The unit, such as `nats`, which estimates and lists show."""
     better: Literal["", "lower", "higher", "zero"] = ""
-    """Which values are better: a gate takes its side from it, and a comparison the words better and worse."""
+    """Which values are better, which decides the side of a gate, and the words better and worse of a comparison."""
     proper: bool = False
-    """No other probabilities than the true ones are better: `scorer` warns of metrics without it."""
+    """No other probabilities than the true ones are better; `scorer` warns of metrics without it."""
 
     # of its names
 
     label: str = ""
-    """Its name in sentences; "" is that on the shelf, with spaces."""
+    """Its name in headlines; "" is its name here, with spaces."""
     of_top: str = ""
-    """The metric that stands for it where the probability of the predicted class is all that is known."""
+    """What `choose` takes, or advises, in its place where the predicted class alone has a probability."""
 
     # of what it reads
 
     reads: tuple[ColumnName, ...] = CONFIDENCE
-    """The columns of the rows that it reads; the blocked pass computes no others, and to read one of them raises."""
+    """The columns that it reads, all that the blocked pass computes for it; to read another one raises."""
     class_bins: Callable[..., ClassBins] | None = None
-    """The class table that it reads, a function of k and its options; the blocked pass fills it."""
+    """The class table that it reads, a function of k and its options, which the blocked pass fills."""
     needs_scores: bool = False
-    """It reads the scores again, and has no value where they were not kept."""
+    """It reads the scores again; `estimates` gives it no value where they were not kept."""
     two_classes: bool = False
-    """It is of two classes alone, and left out of lists of metrics for more."""
+    """It is of two classes; `choose` refuses it for more, and leaves it out of sets."""
     view: Of = "auto"
-    """The probability that it is of, where that is no option of it; read by the bounds of merging."""
+    """The probability that it is of, where that is no option, which `histogram_error` asks for."""
 
     # of merging
 
     condensed: Callable[[Any, Mapping[str, Any], float], float | None] | None = None
-    """The largest change by merging, see `histogram_error.Bound`; a metric that is no mean has no merged value
-    without it."""
+    """The largest change by merging, a `histogram_error.Bound`; without it only means have a merged value."""
 
     # of gates and comparisons
 
     rows: Literal["", "zero_one", "log_loss", "cross_fitted"] = ""
-    """What a row adds, for paired comparisons and plans: its outcome, 0 or 1; -log of a probability of it, without a
-    largest value; or its gain by a fit to other rows, which depends on all of them."""
+    """What a row adds, which paired comparisons and plans need: its outcome, -log p of its label, or a gain by a fit."""
     kept: Literal["", "nll", "brier", "correct", "gain"] = ""
-    """Its column among the rows that a baseline keeps: without one it is not compared with a baseline by row."""
+    """Its column among the rows of a baseline, which a gate against it compares row by row."""
     table_bounds: bool = False
-    """It has the bounds of `binned_bounds`, which gates, plans and watches compute from its table."""
+    """It has the bounds of `binned_bounds`, which gates, plans and watches compute before they measure it."""
     compared: bool = True
-    """Differences of it say something: `compare` and `scale` leave a metric out by default that has False."""
+    """Its differences say something; `compare` and `scale` leave out by default what has False."""
 
     # of warnings
 
-    gaps: Literal["", "one_sign", "both_signs", "largest"] = ""
-    """The gaps of bins that it adds up, which chance raises and a report warns of: those of one sign; those of both,
-    which it raises where the model is calibrated as well; or the largest, which few rows of one bin decide."""
+    gaps: Literal["", "one_sign", "both_signs", "largest", "squares", "of_classes"] = ""
+    """The gaps of bins that it is of, "" if it is not binned: reports warn where chance makes those of one sign, those
+    of both signs (also of a calibrated model) or the largest too large; gates say what binned errors do not see."""
     debiased: str = ""
     """The metric that estimates its square without bias, by which a study judges a claim again."""
     parts: bool = False
-    """A report shows it with the parts of the Brier score."""
+    """A report has the parts of the Brier score beside it."""
 
-    # of sentences and screens
+    # of headlines and screens
 
     error: int = 0
     """Its place among the calibration errors that a headline chooses from; 0 is none."""
     named: int = 0
-    """Its place among the differences that a headline names; 0 is behind all others."""
+    """Its place among the differences that a headline names; 0 is after all others."""
     first_screen: Literal["", "always", "slices too", "one model", "two classes", "confidence"] = ""
-    """When a screen shows it first: always; of slices as well as of all rows; unless models are compared; or only of
-    two classes, or of recorded confidences. It then belongs to the set `few`."""
+    """When a screen has it first, and the set `few` has it: always (of slices, too; unless models are compared), or only
+    of two classes, or of recorded confidences."""
 
     @property
     def gives(self) -> Sequence[str]:

@@ -209,15 +209,16 @@ class Evidence:
 
     def over(self, rows: npt.NDArray[np.int64]) -> Evidence:
         """Return the same evidence with the totals of the searched rows."""
-        return replace(self, total=self._sums(rows))
+        return replace(self, total=self.sums(rows))
 
-    def _sums(self, rows: Any) -> tuple[float, float, float]:
+    def sums(self, rows: Any) -> tuple[float, float, float]:
+        """Return the sums of weight, value and variance over some rows."""
         weight = np.ones(len(self.value))[rows] if self.weight is None else self.weight[rows]
         return float(weight.sum()), float(self.value[rows].sum()), float(self.variance[rows].sum())
 
     def z(self, rows: Any) -> float:
         """Return the strength of some rows."""
-        return float(self.strength(*(np.float64(part) for part in self._sums(rows))))
+        return float(self.strength(*(np.float64(part) for part in self.sums(rows))))
 
     def strength(self, weight: Any, value: Any, variance: Any) -> Any:
         """Compute strengths from sums over the rows of rules: the mean over its standard error.
@@ -438,8 +439,9 @@ def _shortest(
 
 
 def _gap(evidence: Evidence, rows: npt.NDArray[np.int64]) -> tuple[float, float]:
-    """Return the mean of some rows, and its variance."""
-    return float(evidence.value[rows].mean()), float(evidence.variance[rows].sum()) / len(rows) ** 2
+    """Return the weighted mean of some rows, and its variance."""
+    weight, value, variance = evidence.sums(rows)
+    return value / weight, variance / weight**2
 
 
 # Rules of three conditions come from the pruned search of sliceline.

@@ -544,13 +544,13 @@ class ClaimTraits(Traits):
     difference: bool = False
     """It is about a difference from 0, of which the report says what could have been shown."""
     measured_axis: bool = False
-    """Its axis may be a number that is measured; the claim is then about all arms that were trained."""
+    """Its axis may be a measured number; the reader of recipes then takes all arms that were trained."""
     fewest: int = 2
-    """Arms along its axis; a recipe with fewer is refused."""
+    """The fewest arms along its axis that the reader of recipes takes."""
     fewest_drawn: int = 0
-    """The same of arms that were drawn, and one more of several claims."""
+    """The same if the recipe says that they were drawn; it takes one more for several claims."""
     moments: tuple[str, ...] = ()
-    """Keys that say at which moments of the log its metric is read."""
+    """Keys that say at which moments of the log its metric is read, which name the numbers to compare."""
 
 
 KINDS = Shelf("kind of claim", ClaimTraits)

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.fx import GraphModule
@@ -58,6 +59,10 @@ class Graph(nn.Module):
             self.session = onnx_runtime.session(path, torch.get_num_threads())
         self.taken = {one.name: (_kind(one.type), tuple(one.shape)) for one in self.session.get_inputs()}
         self.output = self._logits()
+        integers = [o.name for o in self.session.get_outputs() if _kind(o.type) in ("int64", "int32") and o.shape]
+        self.predicted = integers[0] if len(integers) == 1 else ""
+        """The output that may be the class which the graph itself predicts; "" if no single one can be."""
+        self.looked = np.zeros(2, int)  # rows where that class is one of the scores, and where it is the largest score
 
     def _logits(self) -> str:
         """Return the name of the output with the logits: `logits`, else the only table of real numbers.
@@ -98,8 +103,40 @@ class Graph(nn.Module):
         wanted = "; ".join(f"{name} {_shape(shape)}" for name, (_, shape) in self.taken.items())
         fix = f"it takes {wanted}: pass such rows, of pictures with --resize and --crop"
         with refusing(self.errors, lambda e: f"{self.path} does not take these rows ({_said(e)})", fix):
-            logits = self.run(self.session, [self.output], feed)[0]
+            logits, *predicted = self.run(self.session, [self.output, *filter(None, [self.predicted])], feed)
+        if predicted:
+            self._look(logits, predicted[0])
         return torch.from_numpy(logits if logits.dtype != np.float16 else logits.astype(np.float32))
+
+    def _look(self, scores: NDArray[Any], predicted: NDArray[Any]) -> None:
+        """Compare the class that the graph predicts with the largest of its scores, in the first rows that it sees.
+
+        Args:
+            scores: (n,) or (n, K).  predicted: (n,) or (n, 1), the class, counted from 0, if it is one at all.
+
+        Raises:
+            InputError: it is mostly another one: the scores may have the opposite sign, or stand in another order.
+        """
+        predicted = predicted.reshape(-1)
+        columns = scores.reshape(len(scores), -1)
+        k = max(2, columns.shape[1])
+        if self.looked[0] >= LOOKED or len(predicted) != len(columns):
+            return
+        top = columns.argmax(1) if columns.shape[1] > 1 else (columns[:, 0] > 0).astype(int)
+        if predicted.min(initial=0) < 0 or predicted.max(initial=0) >= k:  # no class of these scores, such as a cluster
+            self.predicted = ""
+            return
+        self.looked += len(top), (top == predicted).sum()
+        seen, agreed = self.looked.tolist()
+        if seen >= FEWEST and agreed < seen / 2:
+            problem = f"{self.path} contradicts itself: its output '{self.predicted}' is the class of its largest score"
+            fix = (
+                "convert the model again so that larger scores mean its class, such as with the probabilities as output"
+            )
+            raise InputError(f"{problem} in {agreed} of {seen} rows", fix)
+
+
+LOOKED, FEWEST = 1000, 16  # rows in which the predicted class is compared with the scores, and before it says something
 
 
 def _kind(text: str) -> str:

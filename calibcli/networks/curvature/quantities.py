@@ -302,17 +302,17 @@ class QuantityTraits(Traits):
     """What a quantity says of itself."""
 
     order: int
-    """When it is measured, beside others: what is shared comes first."""
+    """Its place in the order of measuring, which lets quantities share most work."""
     tier: Tier = "few"
-    """Whether a screen shows it first."""
+    """Whether a screen shows it first, as of all estimates."""
     estimate: str = ""
-    """The name of its estimate; "" is its own."""
+    """The name that the result gives its estimate; "" is its own."""
     certifies: bool = False
     """It certifies an eigenvalue, for which the self-test measures each group of parameters."""
     by_row: bool = False
-    """The mean of terms of the rows: a study counts its error over rows."""
+    """It is a mean of terms of the rows, whose error over rows a study counts."""
     folds: bool = False
-    """It folds a temperature into the last layer, which is looked for before anything is measured."""
+    """It folds a temperature into the last layer, which is looked for, or refused, before anything is measured."""
 
 
 QUANTITIES = Shelf("curvature quantity", QuantityTraits, package="calibcli.networks.curvature", first=DEFAULT)
