@@ -401,8 +401,9 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "", sample: Sam
                 most = average(columns.nll - nll_rows(z, y, whole.usable), w)
                 cost = max(cost, (most - average(gains, w)) / FITTED)
                 curvature = float(np.mean([fit.hessian for fit in fits]))
-    known = {"nll": columns.nll, "brier": columns.brier, "gain": gain, "beta": beta}
-    known |= {"least": -np.log(columns.confidence), "most": columns.most}
+    # a comparison in metrics that read some columns alone keeps no others
+    known = {name: columns.numbers.get(name, np.empty(0)) for name in ("nll", "brier", "most")}
+    known |= {"least": -np.log(columns.confidence), "gain": gain, "beta": beta}
     kept: dict[str, Any] = {key: known[key].astype(dtype.replace("<", "=")) for key, dtype in KEPT.items()}
     return BaselineRows(
         **vars(keys(predictions, salt)), salt=salt, correct=columns.correct, cost=cost, curvature=curvature, **kept
