@@ -88,8 +88,9 @@ def test_every_trait_says_what_it_means() -> None:
                 assert said, f"{kind.__name__}.{ast.unparse(one.target)}"
 
 
+@pytest.mark.slow
 def test_mypy_refuses_a_mistyped_trait_of_every_shelf(tmp_path: Path) -> None:
-    """With all shelves in one file, as a run takes seconds."""
+    """With all shelves in one file, as a run without a cache takes most of a minute."""
     pytest.importorskip("mypy")
     needed = {
         "METRICS": "values=Range(0, 1), ",

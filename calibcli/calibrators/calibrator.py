@@ -152,7 +152,7 @@ class ScalerTraits(Traits):
     map: Callable[[Any, Parameters, Any], Any]
     """`(o, parameters, logits (n, K)) -> log-probabilities (n, K)`: the program that `map` runs and `export` writes."""
     form: Mapping[str, Form]
-    """The form of each parameter by name, which the reader of calibrators checks, and by which a ranking counts them."""
+    """The form of each parameter by name, which reading a calibrator checks, and by which a ranking counts them."""
     preserves_accuracy: bool | Callable[[Mapping[str, Any]], bool] = False
     """Whether the predicted class of raw logits is kept, or a function of the options; `keeps_classes` asks for it."""
     steep: bool = False

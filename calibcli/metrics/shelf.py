@@ -102,7 +102,7 @@ class MetricTraits(Traits):
     # of gates and comparisons
 
     rows: Literal["", "zero_one", "log_loss", "cross_fitted"] = ""
-    """What a row adds, which paired comparisons and plans need: its outcome, -log p of its label, or a gain by a fit."""
+    """What a row adds, for paired comparisons and plans: its outcome, -log p of its label, or the gain by a fit."""
     kept: Literal["", "nll", "brier", "correct", "gain"] = ""
     """Its column among the rows of a baseline, which a gate against it compares row by row."""
     table_bounds: bool = False
@@ -127,8 +127,8 @@ class MetricTraits(Traits):
     named: int = 0
     """Its place among the differences that a headline names; 0 is after all others."""
     first_screen: Literal["", "always", "slices too", "one model", "two classes", "confidence"] = ""
-    """When a screen has it first, and the set `few` has it: always (of slices, too; unless models are compared), or only
-    of two classes, or of recorded confidences."""
+    """When it is among what a screen has first, the set `few`: always (of slices, too; unless models are compared), or
+    only of two classes, or of recorded confidences."""
 
     @property
     def gives(self) -> Sequence[str]:

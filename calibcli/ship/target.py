@@ -151,9 +151,9 @@ class TargetTraits(Traits):
     """What a target says of itself."""
 
     suffixes: tuple[str, ...]
-    """Of the file that it writes; `export` refuses others, and takes any where they are () as they depend on the model."""
+    """Of the file that it writes; `export` refuses others, but takes any for (), where they depend on the model."""
     data: Literal["scores", "inputs", "either"]
-    """The rows that it is compared on, by which `export` asks for --model (inputs), refuses it (scores), or takes both."""
+    """The rows that it is compared on; `export` asks for --model (inputs), refuses it (scores), or takes both."""
 
 
 TARGETS = Shelf(
