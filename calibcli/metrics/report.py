@@ -387,10 +387,8 @@ def _number_of_bins(spec: str) -> int:
 def warnings(sample: Sample, estimates: Sequence[Estimate]) -> list[str]:
     """Warn of numbers that are not to be trusted, and say why."""
     notes = []
-    rows, gaps = (
-        round(sample.top.total) if sample.counts else sample.n,
-        {e.name: traits(e.name).gaps for e in estimates},
-    )
+    rows = round(sample.top.total) if sample.counts else sample.n
+    gaps = {e.name: traits(e.name).gaps for e in estimates}
     sizes = dict.fromkeys(_number_of_bins(name) for name, of in gaps.items() if of in ("one_sign", "both_signs"))
     notes += [
         f"{rows} rows over {size} bins are fewer than {PER_BIN} per bin: chance raises binned errors "

@@ -246,7 +246,7 @@ class Sample(Memoized):
     @cached_property
     def top(self) -> BinaryOutcomes:
         c = self.columns
-        if not c.has("confidence"):  # of metrics of outcomes alone, which read no more than weights and groups of it
+        if not c.has("confidence"):  # of metrics that read outcomes alone; what is asked of it are weights and totals
             return self.outcomes(np.empty(0), np.empty(0), c.correct)
         return self.outcomes(c.confidence, c.rest, c.correct)
 
