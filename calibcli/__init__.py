@@ -8,7 +8,7 @@ The public functions are loaded when they are first used, so that `import calibc
     find_slices ood                                calibcli.api.finding
     check compare plan report Watch                calibcli.api.gating
     scorer Calibrator                              calibcli.api.estimator
-    curvature train loss logits                    calibcli.api.networks
+    curvature hessian train loss logits            calibcli.api.networks
     study                                          calibcli.api.experiments
     export verify                                  calibcli.api.shipping
     Predictions Result Estimate CalibError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from calibcli.api.gating import Watch, check, compare, plan, report
     from calibcli.api.inspecting import inspect
     from calibcli.api.measuring import Accumulator, from_arrays, from_confidence, measure, read
-    from calibcli.api.networks import curvature, logits, loss, train
+    from calibcli.api.networks import curvature, hessian, logits, loss, train
     from calibcli.api.shipping import export, verify
     from calibcli.core.errors import CalibError
     from calibcli.core.result import Estimate, Result
@@ -46,7 +46,7 @@ _HOME = {
     "calibcli.api.gating": "check compare plan report Watch",
     "calibcli.api.inspecting": "inspect",
     "calibcli.api.measuring": "Accumulator from_arrays from_confidence measure read",
-    "calibcli.api.networks": "curvature logits loss train",
+    "calibcli.api.networks": "curvature hessian logits loss train",
     "calibcli.api.shipping": "export verify",
     "calibcli.core.errors": "CalibError",
     "calibcli.scores.predictions": "Predictions",
@@ -70,6 +70,7 @@ __all__ = [
     "fit_scaler",
     "from_arrays",
     "from_confidence",
+    "hessian",
     "inspect",
     "load_scaler",
     "logits",

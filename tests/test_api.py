@@ -129,6 +129,7 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
         "study": calibcli.study("step-size", dry_run=True).facts["study"] == "step-size",
         "train": calibcli.train(model, data, epochs=1, device="cpu")["error", "after"].value is not None,
         "curvature": calibcli.curvature(model, data, "trace:exact=true", device="cpu")["trace"].value > 0,
+        "hessian": (calibcli.hessian(model, data, device="cpu") @ torch.zeros(20)).shape == (20,),
     }
     assert {name for name, right in called.items() if not right} == set()
     assert set(called) == {name for name in calibcli.__all__ if name.islower()}

@@ -103,8 +103,8 @@ def test_batch_norm_as_an_affine_map() -> None:
     model[5] = nn.BatchNorm2d(4, affine=False).double()
     twin = copy.deepcopy(model).eval()
     problem = CurvatureProblem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
-    assert problem.model[1].forward.__func__ is not nn.BatchNorm2d.forward
-    assert model[1].forward.__func__ is nn.BatchNorm2d.forward
+    assert "forward" in vars(problem.model[1])
+    assert "forward" not in vars(model[1])
     operator = SecondDerivative(problem, hessian_scalar(CrossEntropy()))
     v = normal(problem.size, 0, 0)
     loss = torch.nn.functional.cross_entropy(twin(inputs), labels)

@@ -127,7 +127,9 @@ FOUND = {
 }
 LABELLED = [name for name in FOUND if role(name, LABELS)]
 OF_CLASSES = [
-    name for name in FOUND if role(name, SCORES) not in ("confidence",) and name not in ("curvature", "train", "logits")
+    name
+    for name in FOUND
+    if role(name, SCORES) not in ("confidence",) and name not in ("curvature", "hessian", "train", "logits")
 ]
 
 
@@ -203,6 +205,8 @@ def numbers(found: Any) -> Any:
         found = calibcli.measure(found, "brier" if not found.top_only else "ece")
     if isinstance(found, Fit):
         return {name: np.asarray(one).round(9).tolist() for name, one in found.scaler.parameters.items()}
+    if hasattr(found, "to_scipy"):
+        return round(found.top()[0].value, 9), found.rows
     saved = {
         name: {key: value for key, value in np.load(path).items() if key != "classes"}
         for name, path in found.artefacts.items()
@@ -223,7 +227,7 @@ def outcome(name: str, folder: Path, scores: Any, labels: Any, **more: Any) -> A
 def test_the_functions_that_take_arrays_are_found() -> None:
     """A new one is among them without being named; those of today stand here, so that something is found."""
     today = """measure from_arrays from_confidence fit_scaler scale apply check plan find_slices ood export verify
-        curvature train logits Accumulator.update Watch.update Calibrator.fit"""
+        curvature hessian train logits Accumulator.update Watch.update Calibrator.fit"""
     assert set(FOUND) >= set(today.split())
 
 
@@ -243,7 +247,7 @@ def test_a_plain_frame_is_its_array(name: str, library: str, tmp_path: Path) -> 
 @pytest.mark.one_in(4)
 @pytest.mark.finding
 @with_index
-@pytest.mark.parametrize("name", [*LABELLED, "curvature", "train", "logits"])
+@pytest.mark.parametrize("name", [*LABELLED, "curvature", "hessian", "train", "logits"])
 def test_an_index_in_another_order_is_refused(name: str, library: str, tmp_path: Path) -> None:
     frame, column = makers(library)
     scores, labels = arrays(name)

@@ -20,6 +20,7 @@ import calibcli
 from calibcli.api import catalogue
 from calibcli.calibrators import Fit, Scaler
 from calibcli.lab.training.options import Setup
+from calibcli.networks.curvature.matrix import CurvatureOperator
 from calibcli.scores.from_arrays import How
 
 ROOT = Path(__file__).parent.parent
@@ -29,10 +30,14 @@ HINTS = {
     name: {key: str(kind) for key, kind in function.__annotations__.items()} for name, function in FUNCTIONS.items()
 }
 TAKES_ARRAYS = re.compile(r"Array|Scores|Tensor")
-OF_ARRAYS = ["curvature", *(name for name, hints in HINTS.items() if TAKES_ARRAYS.search(" ".join(hints.values())))]
+OF_ARRAYS = [
+    "curvature",
+    "hessian",
+    *(name for name, hints in HINTS.items() if TAKES_ARRAYS.search(" ".join(hints.values()))),
+]
 GIVES_NUMBERS = [name for name, hints in HINTS.items() if re.search(r"Result|Fit|Loss|Predictions", hints["return"])]
 CLASSES = {name: getattr(calibcli, name) for name in calibcli.__all__ if inspect.isclass(getattr(calibcli, name))}
-CLASSES |= {"Fit": Fit, "Scaler": Scaler}
+CLASSES |= {"Fit": Fit, "Scaler": Scaler, "CurvatureOperator": CurvatureOperator}
 ARRAYS = re.compile(r"\((?:N|n|K|k)\b[^)]*\)")
 SOURCE = re.compile(r"[A-Z]\w(?:[^.]|al\.)*?\b(?:1[89]|20)\d\d\b|\bOurs: ")
 ELSEWHERE = {*How.__annotations__, *inspect.signature(Setup).parameters}

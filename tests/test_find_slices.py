@@ -19,12 +19,14 @@ import calibcli
 from calibcli.cli.app import main
 from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.gate.config import Condition, parsed, rows_of, text_of
+from calibcli.metrics import Sample
+from calibcli.scores.columns import columns
 from calibcli.scores.predictions import Predictions
 from calibcli.scores.reading_options import Reading
 from calibcli.slices import Search, candidates
 from calibcli.slices.candidates import Evidence, columns_of, ranked
 from calibcli.slices.confirmation import chance, fisher, halves
-from calibcli.slices.find import find
+from calibcli.slices.find import _measured, find
 
 ROOT = Path(__file__).parent.parent
 RNG = np.random.default_rng(0)
@@ -178,6 +180,20 @@ def test_what_a_rule_adds_does_not_depend_on_the_scale_of_weights() -> None:
         remaining = evidence.over(rows[900:])
         added.append(candidates._adds_evidence(evidence, remaining, rows[:1100], rows[900:1100]))
     assert len({*added}) == 1
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("what", ["gap", "error"])
+def test_the_mean_of_a_rule_is_divided_by_its_weights(what: Any) -> None:
+    """Rules are shortened and left out by these means: those of heavy rows were too large when errors were searched."""
+    rng = np.random.default_rng(0)
+    z, labels, weights = rng.normal(size=(400, 3)), rng.integers(0, 3, 400), rng.uniform(0.2, 5, 400)
+    predictions = calibcli.from_arrays(z, labels, weights=weights)
+    measured, evidence = _measured(Sample.of(columns(predictions)), Search(find=what))
+    heavy = np.flatnonzero(weights > 3)
+    mean = np.average(measured.rows.values, weights=weights) if what == "error" else 0.0
+    expected = np.average(measured.rows.values[heavy] - mean, weights=weights[heavy])
+    assert candidates._gap(evidence, heavy)[0] == pytest.approx(expected)
 
 
 @pytest.mark.slow

@@ -19,7 +19,8 @@ def test_a_column_is_indexed_like_an_array(piece: int, monkeypatch: pytest.Monke
     array = np.arange(2000) * 3
     column = FileColumn(Memory(array))
     rng = np.random.default_rng(0)
-    for index in (slice(10, 20), slice(None, None, 7), rng.integers(-2000, 2000, 500), array % 2 == 0, np.array(5), 7):
+    forwards = slice(10, 20), slice(None, None, 7), rng.integers(-2000, 2000, 500), array % 2 == 0, np.array(5), 7
+    for index in (*forwards, slice(None, None, -1), slice(1500, 20, -7), slice(5, 5, -2)):
         np.testing.assert_array_equal(column[index], array[index])
     np.testing.assert_array_equal(np.asarray(column), array)
 

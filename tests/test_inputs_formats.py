@@ -7,6 +7,7 @@ import gc
 import gzip
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -420,3 +421,21 @@ def test_json_lines_that_end_within_a_row_are_called_truncated(tmp_path: Path) -
     with pytest.raises(InputError, match="row 1 of") as refused:
         recorded_outputs.read(path)
     assert "still being written" in str(refused.value.fix)
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"probs": np.empty(0, "U3"), "labels": np.empty(0, bool)}, "are empty"),
+        ({"y": np.array("a")}, "no scores"),
+        ({"ids": np.array("0.5"), "labels": np.arange(6)}, "no scores"),
+    ],
+)
+def test_arrays_of_text_without_rows_are_refused(
+    arrays: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arrays of no row, or of a single text without an axis."""
+    np.savez(tmp_path / "a.npz", **arrays)
+    assert main(["metrics", str(tmp_path / "a.npz")]) == Exit.REFUSED
+    assert re.search(said, capsys.readouterr().err)

@@ -61,6 +61,7 @@ def objects() -> dict[str, Any]:
         "fitted": calibcli.Calibrator(method="platt").fit(z[:, :1], y == 0),
         "around": calibcli.Calibrator(LogisticRegression(), "temperature").fit(z[:200], y[:200]),
         "curvature": calibcli.curvature(torch.nn.Linear(10, 10), (z[:50], y[:50]), "trace:exact=true", device="cpu"),
+        "hessian": calibcli.hessian(torch.nn.Linear(10, 10), (z[:50], y[:50]), device="cpu"),
         "error": caught(lambda: calibcli.measure(z, y, "eec")),
         "refusal": caught(lambda: calibcli.measure(y, z)),
         "gate": caught(lambda: calibcli.check(z, y, max={"ece": 0.001}).raise_if_failed()),

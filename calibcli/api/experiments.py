@@ -167,11 +167,12 @@ def _plan(study: Study) -> Result:
     from calibcli.lab.study import experiment, runs
 
     with tempfile.TemporaryDirectory() as drawn:  # for texts that a study draws
-        parts = runs.opened(study, Path(drawn))
+        parts = runs.opened(study, Path(drawn))  # the data sets by role, and the number of classes
     of: list[list[Cell]] = [
         [role, getattr(study, role) or f"held out of {study.train}", len(data), parts.classes]
         for role, data in parts.items()
     ]
+    # `made` is the loss of an arm, or what it changes in another one
     rows: list[list[Cell]] = [[one.arm.name, one.arch, one.seed, one.arm.made] for one in runs.runs(study)]
     return Result(
         command="study",

@@ -79,14 +79,16 @@ def find_slices(
     if file:
         path = cast("str | Path | Sequence[str | Path]", scores)
         more |= {} if labels is None else {"labels": labels}
+        # without `by`: all columns of the file that are neither scores, labels, verdicts, ids nor weights
         named = [by] if isinstance(by, str) else [*(by or others(path, Reading(**more)))]
         with_class = BY_CLASS in named
         more["by"] = tuple(name for name in named if name != BY_CLASS)
-        rows = recorded_outputs.read(path, progress=progress, numbers=True, **more)
+        rows = recorded_outputs.read(path, progress=progress, numbers=True, **more)  # numbers stay numbers, for cuts
     else:
-        rows = given(find_slices, scores, labels, how, progress)
+        rows = given(find_slices, scores, labels, how, progress)  # predictions, or arrays with `how` to read them
     if with_class and not rows.top_only:
-        rows = dataclasses.replace(rows, slices={**rows.slices, BY_CLASS: rows.labels})  # the predicted one follows
+        # any values mark the column as asked for: `search_in` puts the predicted class there, which it computes
+        rows = dataclasses.replace(rows, slices={**rows.slices, BY_CLASS: rows.labels})
     result = search_in(rows, search, progress)
     return dataclasses.replace(result, provenance={"inputs": recorded_outputs.provenance(rows), "seed": seed})
 
@@ -145,6 +147,7 @@ def ood(
     )
 
     def read(scores: Scores) -> Predictions:
+        """Read all rows together; `how` may not split them by a column or by labels."""
         return given(ood, scores, None, how, progress, need_labels=False, whole=True)
 
     passed = {"against": against is not None, "with": calibrator is not None}
@@ -158,10 +161,11 @@ def ood(
     elif calibrator is not None:
         scaler, file = opened(calibrator)
         within, beyond = (calibrators.apply(scaler, rows) for rows in first.files)
+        # mapped: what a calibrator gives is known up to a constant in each row, so energy and max_logit are not defined
         second, files = OodScores("calibrated", within, beyond, mapped=True), [*files, *file]
     result = report([first] if second is None else [first, second], options, progress)
     result = dataclasses.replace(result, notes=[*result.notes, *notes], provenance={"inputs": files, "seed": 0})
-    return headlines.headed(result)
+    return headlines.headed(result)  # with the sentence that it opens with, in its facts
 
 
 def _paired(first: OodScores, second: OodScores, names: Sequence[str]) -> tuple[OodScores, OodScores, list[str]]:

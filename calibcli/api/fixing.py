@@ -29,6 +29,8 @@ from calibcli.scores import from_arrays, input_mistakes, recorded_outputs
 from calibcli.scores.from_arrays import How
 from calibcli.scores.predictions import Predictions, Progress
 
+# `spread` shows the options of reading by name in the signature. Inside `guarding`, no file is written that was read.
+
 __all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler", "scale"]
 APPLIED = Screen(hidden=("written", "n", "classes"))  # the headline has them
 
@@ -129,7 +131,7 @@ def scale(
     if target is not None:
         if not how.get("multilabel") and target.suffix != ".safetensors":
             raise UsageError(f"a calibrator is not written as '{target.name}'", "use the suffix .safetensors")
-        claim(target, folder=not target.suffix)
+        claim(target, folder=not target.suffix)  # refused before any work: an input, or a place that cannot be written
     options = report.RankingOptions(
         methods=methods,
         specs=metrics or None,
@@ -234,9 +236,10 @@ def apply(
     if how.get("multilabel"):
         return _apply_labels(calibrator, scores, save, kind_out, dtype, progress, {**how, "labels": labels})
     target = known_suffix(Path(save), SUFFIXES, "scores")
-    claim(target)
+    claim(target)  # before any input is opened: one that is also the output is then refused
     scaler, files = opened(calibrator)
     rows = _rows(scaler, scores, labels, how, progress)
+    # files of predictions that were read before this call are inputs, too: their scores are read while writing
     reading(*(file["path"] for file in rows.facts.get("files", ())), pipes=True)
     written = calibrators.stream(
         scaler, rows, target, probabilities=kind_out == "probabilities", dtype=dtype, progress=progress

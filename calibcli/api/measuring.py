@@ -47,7 +47,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def spread(function: F, but: Collection[str] = ()) -> F:
-    """Show the keywords of `How`, except `but`, instead of `**how` in `help`, editors and errors."""
+    """Show the keywords of `How`, except `but`, instead of `**how` in `help`, editors and errors.
+
+    Nothing else changes: the function gets the arguments as they are.
+    """
     own = inspect.signature(function)
     keyword = inspect.Parameter.KEYWORD_ONLY
     free = {name: kind for name, kind in How.__annotations__.items() if name not in {*own.parameters, *but}}

@@ -17,11 +17,12 @@ from calibcli.lab.training.options import Setup
 from calibcli.networks import checkpoint, inference, losses
 from calibcli.networks import device as devices
 from calibcli.networks.curvature import curvature
+from calibcli.networks.curvature.matrix import hessian
 from calibcli.networks.losses import Loss
 from calibcli.scores import reading_options
 from calibcli.scores.predictions import Progress
 
-__all__ = ["curvature", "logits", "loss", "train"]
+__all__ = ["curvature", "hessian", "logits", "loss", "train"]
 
 
 @named(Setup)

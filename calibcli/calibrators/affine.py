@@ -269,13 +269,13 @@ class Regression:
         if self.shape.kind != "full":
             both = mass * x
             second, first, zeroth = (part.sum(axis=0, dtype=np.float64) for part in (both * x, both, mass))
-            self.blocks = np.stack([second, first, first, zeroth], axis=1).reshape(k, 2, 2)
+            self.blocks = np.stack([second, first, first, zeroth], axis=1).reshape(k, 2, 2)  # of slope and bias
             return
         x = np.column_stack([x, np.ones(len(x), np.float32)])
         if k > EXACT:
             self.blocks = _low_rank(x, mass)
             return
-        self.blocks = np.empty((k, k + 1, k + 1), np.float32)
+        self.blocks = np.empty((k, k + 1, k + 1), np.float32)  # of a class's weights and its bias
         for c in range(k):
             uncertain = np.flatnonzero(spread[:, c] > CLOSE * spread[:, c].sum() / max(len(rows), 1))
             part = x[uncertain]
@@ -297,7 +297,7 @@ class Regression:
         if k > EXACT:
             return _woodbury(self.blocks, np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]))
         blocks, at = self.blocks.copy(), np.arange(k + 1)
-        mean = np.einsum("cii->c", blocks)[:, None] / (k + 1)
+        mean = np.einsum("cii->c", blocks)[:, None] / (k + 1)  # (K, 1), of the diagonals
         blocks[:, at, at] += np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]) + 1e-5 * mean + 1e-9
         from scipy.linalg.lapack import spotrf, spotri
 
@@ -309,7 +309,7 @@ class Regression:
 
         def solve(g: Array) -> Array:
             v = np.column_stack([g[:n].reshape(k, k), g[n:]]).astype(np.float32)
-            u = np.matmul(inverses, v[:, :, None])[:, :, 0].astype(np.float64)
+            u = np.matmul(inverses, v[:, :, None])[:, :, 0].astype(np.float64)  # (K, K + 1, K + 1) times (K, K + 1, 1)
             return np.append(u[:, :k].ravel(), u[:, k])
 
         return solve
@@ -333,8 +333,8 @@ def _low_rank(x: NDArray[Any], mass: NDArray[Any]) -> NDArray[Any]:
     total = weight.sum(axis=1, keepdims=True) + np.float32(1e-30)
     first, second = weight @ x, weight @ x**2
     diagonal = np.maximum(second - first**2 / total, 0) + NEVER_ZERO * second
-    rows = x[kept] * np.sqrt(own)[:, :, None]
-    return np.concatenate([diagonal[:, None], (first / np.sqrt(total))[:, None], rows], axis=1)
+    rows = x[kept] * np.sqrt(own)[:, :, None]  # (K, RANK, K + 1)
+    return np.concatenate([diagonal[:, None], (first / np.sqrt(total))[:, None], rows], axis=1)  # see Returns
 
 
 def _woodbury(blocks: NDArray[Any], ridge: Array) -> Callable[[Array], Array]:
@@ -342,16 +342,16 @@ def _woodbury(blocks: NDArray[Any], ridge: Array) -> Callable[[Array], Array]:
 
     In float64: in float32 rounding makes the inverses indefinite where rows are saturated.
     """
-    k, rows = len(blocks), blocks[:, 1:].astype(np.float64)
-    mean = (blocks[:, 0].sum(axis=1) + np.einsum("crj,crj->c", rows, rows)) / (k + 1)
+    k, rows = len(blocks), blocks[:, 1:].astype(np.float64)  # rows (K, R, K + 1), with R = RANK + 1
+    mean = (blocks[:, 0].sum(axis=1) + np.einsum("crj,crj->c", rows, rows)) / (k + 1)  # (K,)
     diagonal = blocks[:, 0] + ridge + 1e-5 * mean[:, None] + 1e-9
-    scaled = rows / diagonal[:, None]
-    inverse = np.linalg.inv(scaled @ rows.transpose(0, 2, 1) + np.eye(rows.shape[1]))
+    scaled = rows / diagonal[:, None]  # (K, R, K + 1)
+    inverse = np.linalg.inv(scaled @ rows.transpose(0, 2, 1) + np.eye(rows.shape[1]))  # (K, R, R)
 
     def solve(g: Array) -> Array:
         v = np.column_stack([g[: k * k].reshape(k, k), g[k * k :]])
-        inside = inverse @ (scaled @ v[:, :, None])
-        u = v / diagonal - (inside.transpose(0, 2, 1) @ scaled)[:, 0]
+        inside = inverse @ (scaled @ v[:, :, None])  # (K, R, 1)
+        u = v / diagonal - (inside.transpose(0, 2, 1) @ scaled)[:, 0]  # (K, 1, R) times (K, R, K + 1)
         return np.append(u[:, :k].ravel(), u[:, k])
 
     return solve

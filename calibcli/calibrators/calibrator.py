@@ -66,7 +66,11 @@ def _probabilities(z: Array, tolerance: float) -> NDArray[np.bool_]:
 
 
 def _fault(z: Floats, kind: Kind, tolerance: float) -> str:
-    """Return why rows cannot be of this kind, or ""."""
+    """Return why rows cannot be of this kind, or "": up to a share of SHARE_OFF of them may sum to something else.
+
+    `tolerance` is of sums of probabilities. For log-probabilities the logarithm of the sum may be off by ten times as
+    much, since logarithms are often written with few digits.
+    """
     if not len(z):
         return ""
     bad = np.isnan(z).any(axis=1) | (z == np.inf).any(axis=1) | (z == -np.inf).all(axis=1)

@@ -139,13 +139,13 @@ def fit(
         raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
     compared = held_out or HeldOutRows(predictions, seed=seed)
     context = FitContext(
-        seed,
-        report,
-        level,
-        extensions.tell,
-        {} if memory is None else memory,
-        rows,
-        lambda other, step: compared.gain(choice.spec, other, level, step),
+        seed=seed,
+        report=report,
+        level=level,
+        step=extensions.tell,
+        memory={} if memory is None else memory,
+        rows=rows,
+        gain_over=lambda other, step: compared.gain(choice.spec, other, level, step),
     )
     with extensions.reporting(progress):
         extensions.tell(0.0, f"fitting {choice.spec}")
@@ -162,12 +162,14 @@ def fit(
         "version": __version__,
         "estimates": [{key: getattr(e, key) for key in KEPT} for e in fitted.estimates if e.value is not None],
     }
-    # the map repeats what was done to the scores that it was fitted on
+    # the map repeats what was done to the scores that it was fitted on: probabilities below the number `cut` are raised
+    # to it, and scores that lie so far (`mask`) below the largest of their row become -inf
     prepared = {"cut": predictions.facts.get("clip"), "mask": predictions.facts.get("mask")}
     further = {name: np.array(float(value)) for name, value in prepared.items() if value}
     fitted = dataclasses.replace(fitted, parameters={**fitted.parameters, **further})
     scaler = Scaler(choice.spec, predictions.k, fitted.parameters, classes, metadata)
-    if not fitted.parameters.keys() <= {"beta", "gamma", "phi_first", "cut", "mask"}:  # T and gamma are estimates
+    # T and γ are estimates already; the order of both maps (`phi_first`), `cut` and `mask` need no table
+    if not fitted.parameters.keys() <= {"beta", "gamma", "phi_first", "cut", "mask"}:
         facts, tables = shown(fitted.parameters, scaler.classes, scaler.k)
         fitted = dataclasses.replace(fitted, tables=[*fitted.tables, *tables], facts={**fitted.facts, **facts})
     return Fit(**vars(fitted), scaler=scaler)
@@ -250,7 +252,8 @@ class HeldOutRows:
         self.threads = threads
         self.mapped = {NONE: predictions}
         self.nll: dict[str, Array] = {}
-        self.ranges: dict[str, tuple[Array, Array]] = {}  # of the NLL of each row, over the labels that it might have
+        # smallest and largest NLL of each row, (N,) each, over the labels that it might have
+        self.ranges: dict[str, tuple[Array, Array]] = {}
 
     def rows(self, spec: str, progress: Progress | None = None, memory: dict[str, Any] | None = None) -> Predictions:
         """Return all rows, mapped by the method; `none` leaves them as they are.
@@ -299,7 +302,8 @@ class HeldOutRows:
                 return {"value": mean.value, "reason": "the NLL of a row is infinite"}
         if mean.lacking:
             return {"value": mean.value, "reason": mean.lacking}
-        low, high = reach(self.ranges[other], self.ranges[spec])
+        # (N,) the least and the most that `spec` minus `other` may be in a row, whatever its label
+        low, high = reach(before=self.ranges[other], after=self.ranges[spec])
         found = MeanDifference(mean=mean, low=low, high=high).paired(level)
         if not found.bounded:
             return {"value": found.value, "reason": BOUNDLESS}

@@ -66,7 +66,8 @@ class Surface:
         """Return the surface of all rows; scores that lie on disk are read block by block.
 
         Args:
-            step: called with a number of logits whenever that many were passed over, about 500,000.
+            step: called with a number of logits whenever a pass has gone over that many, about 500,000; with 0 after a
+                block was prepared, which is no pass but takes time, so that progress is shown meanwhile.
         """
         surface = cls.__new__(cls)
         surface.weights, surface.n, surface.step = rows.weights, rows.n, step
@@ -81,7 +82,7 @@ class Surface:
         return surface
 
     def rows(self, u: float, gammas: Sequence[float], gradient: bool = True) -> list[FocalRows]:
-        """Return the numbers of each row at one u, for each γ."""
+        """Return the numbers of each row at one u, for each γ: NLL, and with `gradient` its derivatives in β and γ."""
         blocks: list[list[FocalRows]] = []
         for part in self.prepared():
             blocks.append(focal_rows(part, math.exp(u), gammas, gradient))
@@ -89,19 +90,25 @@ class Surface:
         if len(blocks) == 1:
             return blocks[0]
         names = [field.name for field in fields(FocalRows)]
-        return [FocalRows(*(np.concatenate([getattr(r, name) for r in of]) for name in names)) for of in zip(*blocks)]
+        return [
+            FocalRows(*(np.concatenate([getattr(rows, name) for rows in blocks_of_gamma]) for name in names))
+            for blocks_of_gamma in zip(*blocks)
+        ]
 
     def gradient(self, u: float, gamma: float) -> tuple[float, float, float]:
-        """Return NLL, dNLL/du and dNLL/dγ."""
+        """Return NLL, dNLL/du = β dNLL/dβ and dNLL/dγ."""
         rows = self.rows(u, [gamma])[0]
         return self.mean(rows.nll), math.exp(u) * self.mean(rows.d_beta), self.mean(rows.d_gamma)
 
-    def hessian(self, at: Point, step: float = 1e-4) -> Array:
-        """Compute second derivatives in (u, γ), (2, 2), from differences of the gradient."""
+    def hessian(self, point: Point, step: float = 1e-4) -> Array:
+        """Compute second derivatives in (u, γ), (2, 2), from central differences of the gradient: in u, then in γ."""
         h = np.empty((2, 2))
-        for column, (du, dg) in enumerate(np.eye(2) * step):
-            above, below = (np.array(self.gradient(at.u + s * du, at.gamma + s * dg)[1:]) for s in (1, -1))
-            h[:, column] = (above - below) / (2 * step)
+        above = np.array(self.gradient(point.u + step, point.gamma)[1:])
+        below = np.array(self.gradient(point.u - step, point.gamma)[1:])
+        h[:, 0] = (above - below) / (2 * step)
+        above = np.array(self.gradient(point.u, point.gamma + step)[1:])
+        below = np.array(self.gradient(point.u, point.gamma - step)[1:])
+        h[:, 1] = (above - below) / (2 * step)
         return (h + h.T) / 2
 
     def values(self, u: float, gammas: Sequence[float]) -> list[float]:
@@ -109,27 +116,32 @@ class Surface:
         return [self.mean(rows.nll) for rows in self.rows(u, gammas, gradient=False)]
 
     def scores(self, u: float, gamma: float) -> Array:
-        """Return the gradient of the NLL of each row in (u, γ), (N, 2)."""
+        """Return the gradient ψ_i of the NLL of each row in (u, γ), (N, 2)."""
         rows = self.rows(u, [gamma])[0]
         return np.stack([math.exp(u) * rows.d_beta, rows.d_gamma], axis=1)
 
     def best(self, gamma: float, start: float, tolerance: float = 1e-12, curvature: float = 0.0) -> Point:
-        """Find the best u at this γ, by secant steps on dNLL/du in a bracket that grows from `start`.
+        """Find the best u at this γ: the root of f(u) = dNLL/du, by secant steps in a bracket that grows from `start`.
+
+        A step is -f / (df/du), with df/du from the last two points or, where that is not positive, from the ends of the
+        bracket. While one end is open and df/du is not known, it is a length that triples each time. A step out of the
+        bracket goes to its middle. The search ends where the next step would be within `tolerance`, or at a distance of
+        `REACH` from the start, as T is then at a bound.
 
         Args:
             curvature: a guess of the second derivative in u; 0 is none.
         """
-        known: dict[float, tuple[float, float]] = {}
+        seen: dict[float, tuple[float, float]] = {}  # NLL and dNLL/dγ, by u
 
         def slope(u: float) -> float:
             value, d_u, d_gamma = self.gradient(u, gamma)
-            known[u] = (value, d_gamma)
+            seen[u] = (value, d_gamma)
             return d_u
 
         u, step = start, 0.05
         f = slope(u)
         if curvature > 0 and abs(f) <= tolerance * curvature:
-            return self._moved(gamma, u, f, curvature, *known[u])
+            return self._moved(gamma, u, f, curvature, *seen[u])
         low, high, f_low, f_high = -math.inf, math.inf, 0.0, 0.0
         for _ in range(60):
             if f < 0:
@@ -144,35 +156,41 @@ class Surface:
                 next_u = 0.5 * (low + high)
             if abs(next_u - start) > REACH:
                 break
-            g = slope(next_u)
+            next_f = slope(next_u)
             moved = next_u - u
-            secant = (g - f) / moved if moved else 0.0
+            secant = (next_f - f) / moved if moved else 0.0
             curvature = secant if secant > 0 else 0.0
             step *= 3
-            u, f = next_u, g
-            if f == 0 or abs(f) <= tolerance * max(curvature, 1e-3):
+            u, f = next_u, next_f
+            if f == 0 or abs(f) <= tolerance * max(curvature, 1e-3):  # so small where the surface is flat
                 break
             if curvature and abs(f / curvature) <= tolerance:
                 break
-        return self._moved(gamma, u, f if curvature and abs(f) <= tolerance * curvature else 0.0, curvature, *known[u])
+        return self._moved(gamma, u, f if curvature and abs(f) <= tolerance * curvature else 0.0, curvature, *seen[u])
 
     def _moved(self, gamma: float, u: float, f: float, curvature: float, value: float, d_gamma: float) -> Point:
-        """Return the point after the last Newton step, which is so short that the NLL there is known without a pass."""
+        """Return the point after a last Newton step f / curvature, which lowers the NLL by f² / (2 curvature).
+
+        It is so short that the NLL there is known without a pass. With f = 0 there is no step.
+        """
         move = f / curvature if f else 0.0
         return Point(gamma, u - move, value - move * f / 2, d_gamma, curvature)
 
     def profile(self, gammas: Array, start: float, tolerance: float = 1e-6, near: Sequence[Point] = ()) -> list[Point]:
-        """Find the best T of each γ, from the γ nearest to 0 outwards; each starts on the line through the last two.
+        """Find the best T of each γ, from the γ nearest to 0 outwards.
+
+        Each starts from T on the line through the last two, as T*(γ) is nearly linear; the first one beside the start
+        from T itself.
 
         Args:
-            near: the same points of some of the rows, which the profile of all rows starts from, one as far from it as
-                the last was.
+            near: the same points of some of the rows: then each point starts as far from that in u as the last one was.
         """
         first = int(np.abs(gammas).argmin())
         curvature = near[first].curvature if near else 0.0
         points: dict[int, Point] = {first: self.best(float(gammas[first]), start, tolerance, curvature)}
-        for indices in (range(first + 1, len(gammas)), range(first - 1, -1, -1)):
-            step = 1 if indices.step > 0 else -1
+
+        def outwards(indices: range) -> None:
+            step = indices.step  # 1 or -1
             for i in indices:
                 last = points[i - step]
                 before_last = points.get(i - 2 * step)
@@ -184,6 +202,9 @@ class Surface:
                     t = last.temperature + rate * (float(gammas[i]) - last.gamma)
                     guess = -math.log(t) if t > 0 else last.u
                 points[i] = self.best(float(gammas[i]), guess, tolerance, curvature)
+
+        outwards(range(first + 1, len(gammas)))
+        outwards(range(first - 1, -1, -1))
         return [points[i] for i in range(len(gammas))]
 
     def optimum(self, points: Sequence[Point], tie: float = 0.0) -> Point:
@@ -193,7 +214,12 @@ class Surface:
     def descend(self, start: Point, of_few: Surface) -> Point:
         """Find the minimum near a point, γ within its range, by quasi-Newton steps (BFGS), shortened until they help.
 
-        The first Hessian is that of few rows; where it is not positive definite there, its diagonal.
+        With x = (u, γ), gradient g and Hessian h, the quadratic model of the NLL gains -(gᵀd + dᵀh d / 2) by a step d.
+        It is best at each d_γ with d_u = -(g_u + h_uγ d_γ) / h_uu; what is then left in γ has the slope g_γ - h_uγ g_u
+        / h_uu and the curvature h_γγ - h_uγ² / h_uu, whose minimum is cut to the range of γ.
+
+        After a step d with the change c of the gradient, h becomes h - (h d)(h d)ᵀ / dᵀh d + c cᵀ / cᵀd, so that h d =
+        c. The first h is that of few rows; where it is not positive definite there, its diagonal.
         """
         x, h = np.array([start.u, start.gamma]), of_few.hessian(start)
         if not np.isfinite(h).all() or np.linalg.eigvalsh(h).min() <= 1e-9 * abs(h).max():
@@ -204,7 +230,7 @@ class Surface:
             reduced = h[1, 1] - h[0, 1] ** 2 / h[0, 0]
             d_gamma = float(np.clip(x[1] - (g[1] - h[0, 1] * g[0] / h[0, 0]) / reduced, LOW, HIGH)) - x[1]
             move = np.array([-(g[0] + h[0, 1] * d_gamma) / h[0, 0], d_gamma])
-            gain = -float(g @ move + move @ h @ move / 2)  # of the quadratic model
+            gain = -float(g @ move + move @ h @ move / 2)
             if gain <= NEAR:
                 x, value = x + move, value - max(gain, 0.0)
                 break
@@ -212,34 +238,43 @@ class Surface:
             while not reached[0] <= value + ROUNDING and share > 1e-6:
                 share /= 4
                 reached = self.gradient(*(x + share * move))
-            moved, turned = share * move, np.array(reached[1:]) - g
+            moved, change = share * move, np.array(reached[1:]) - g
             x, (value, *slopes) = x + moved, reached
-            if turned @ moved > 0:
-                bent = h @ moved
-                h = h - np.outer(bent, bent) / (moved @ bent) + np.outer(turned, turned) / (turned @ moved)
+            if change @ moved > 0:  # else h would not stay positive definite
+                predicted = h @ moved
+                h = h - np.outer(predicted, predicted) / (moved @ predicted)
+                h = h + np.outer(change, change) / (change @ moved)
         return Point(float(np.clip(x[1], LOW, HIGH)), float(x[0]), value, slopes[1], float(h[0, 0]))
 
     def _refine(self, before: Point, point: Point, after: Point, tolerance: float = 1e-9) -> Point:
-        """Find the root of the profile's slope between neighbours, which is dNLL/dγ (envelope theorem)."""
+        """Find the root of the profile's slope between neighbours.
+
+        That is dNLL/dγ alone, as dNLL/du is 0 at the best u (envelope theorem). Each search for u starts on the line
+        between the nearest points of the profile that are known.
+        """
         low, high = (point, after) if point.slope < 0 else (before, point)
         if low.slope >= 0 or high.slope <= 0 or low is high:  # the minimum is at an end of the range
             return self.best(point.gamma, point.u, tolerance / 100, point.curvature)
-        known = {low.gamma: low, high.gamma: high}
+        found = {low.gamma: low, high.gamma: high}
 
         def slope(gamma: float) -> float:
-            if gamma not in known:
-                left = max((p for p in known.values() if p.gamma < gamma), key=lambda p: p.gamma)
-                right = min((p for p in known.values() if p.gamma > gamma), key=lambda p: p.gamma)
+            if gamma not in found:
+                left = max((p for p in found.values() if p.gamma < gamma), key=lambda p: p.gamma)
+                right = min((p for p in found.values() if p.gamma > gamma), key=lambda p: p.gamma)
                 share = (gamma - left.gamma) / (right.gamma - left.gamma)
-                known[gamma] = self.best(gamma, left.u + share * (right.u - left.u), tolerance / 100, point.curvature)
-            return known[gamma].slope
+                found[gamma] = self.best(gamma, left.u + share * (right.u - left.u), tolerance / 100, point.curvature)
+            return found[gamma].slope
 
         best = root(slope, low.gamma, high.gamma, tolerance)
         slope(best)
-        return known[best]
+        return found[best]
 
     def lowest(self, u: float) -> tuple[float, float]:
-        """Return the least NLL of this u over the range of γ, and the γ of the profile's grid that is nearest to it."""
+        """Return the least NLL of this u over the range of γ, and the γ of the profile's grid that is nearest to it.
+
+        The least is first that of the grid, whose best point and neighbours define a parabola in γ. From the minimum of
+        the parabola Newton steps with its second derivative follow; a step δ at the slope s changes the NLL by s δ / 2.
+        """
         values = self.values(u, list(GRID))
         i = int(np.argmin(values))
         low, high = float(GRID[max(i - 1, 0)]), float(GRID[min(i + 1, len(GRID) - 1)])
@@ -274,15 +309,18 @@ def lowest(points: Sequence[Point], tie: float = 0.0) -> Point:
 
 
 def acceptable(surface: Surface, points: Sequence[Point], limit: float) -> list[tuple[float, float]]:
-    """Return the intervals of γ where the profile lies below `limit`, with its best point among `points`."""
-    steps = np.diff([0, *(int(p.nll <= limit) for p in points), 0])
-    sets = []
-    for first, last in zip(np.flatnonzero(steps > 0).tolist(), (np.flatnonzero(steps < 0) - 1).tolist()):
+    """Return the intervals of γ where the profile lies below `limit`, with its best point among `points`.
+
+    Each is a run of points below the limit, up to where the profile crosses the limit on the way to the next point.
+    """
+    changes = np.diff([0, *(int(p.nll <= limit) for p in points), 0])  # 1 where a run begins, -1 after its last point
+    intervals = []
+    for first, last in zip(np.flatnonzero(changes > 0).tolist(), (np.flatnonzero(changes < 0) - 1).tolist()):
         low = _crossing(surface, points[first], points[first - 1], limit) if first > 0 else points[0].gamma
         ends = last + 1 < len(points)
         high = _crossing(surface, points[last], points[last + 1], limit) if ends else points[-1].gamma
-        sets.append((low, high))
-    return sets
+        intervals.append((low, high))
+    return intervals
 
 
 def _crossing(surface: Surface, inside: Point, outside: Point, limit: float) -> float:
@@ -291,7 +329,8 @@ def _crossing(surface: Surface, inside: Point, outside: Point, limit: float) -> 
     def above(share: float) -> float:
         if share in (0.0, 1.0):
             return (outside if share else inside).nll - limit
-        gamma, u = (a + share * (b - a) for a, b in ((inside.gamma, outside.gamma), (inside.u, outside.u)))
+        gamma = inside.gamma + share * (outside.gamma - inside.gamma)
+        u = inside.u + share * (outside.u - inside.u)
         return surface.best(gamma, u, 1e-5, inside.curvature).nll - limit
 
     share = root(above, 0.0, 1.0, 1e-4)
@@ -304,7 +343,7 @@ class Spread:
 
     Attributes:
         inverse: H⁻¹ of the mean NLL, (2, 2); NaN where H is not positive definite.
-        covariance: sandwich covariance of the estimate, (2, 2): H⁻¹ (Σ ψψ') H⁻¹ over rows or groups, times G / (G - 2).
+        covariance: sandwich covariance of the estimate, (2, 2), as in `spread_at`.
     """
 
     inverse: Array
@@ -327,7 +366,13 @@ class Information:
 
     @classmethod
     def of(cls, rows: Predictions, beta: float, level: float) -> Information:
-        """Measure it at a given β."""
+        """Measure it at a given β: the effective number of units, (Σ m²)² / Σ m⁴.
+
+        `per_unit` returns for each row or group, (G,): the sum of dNLL/dβ, which is not needed here; I_j, the sum of
+        d²NLL/dβ²; and how often the unit occurs, its count or else 1. In `effective_units` m² is the variance that a
+        unit may add to the estimate: I_j of a row, as the information is the variance of its score; up to I_j² of a
+        group, whose rows may all be off to the same side.
+        """
         _, curvature, times = per_unit(rows, beta)
         grouped = rows.groups is not None
         w = np.ones(rows.n) if rows.weights is None else rows.weights
@@ -342,7 +387,9 @@ class Information:
     def rise(self, spread: Spread, which: int) -> float:
         """Return by how much the NLL may rise along the profile of ln β (0) or γ (1) inside the confidence set.
 
-        It is the limit of the likelihood ratio, or that of the sandwich variance where it is wider.
+        It is t² / (2 n), the limit of the likelihood ratio. If the sandwich variance C is more than (H⁻¹) / n, the
+        variance that this ratio relies on, it is larger by their quotient: t² C / (2 H⁻¹). t is Student's quantile.
+        Where it, or C, is not known, the normal quantile takes its place.
         """
         t = student_quantile((1 + self.level) / 2, self.units - 1) if not self.lacking else math.inf
         widened = spread.covariance[which, which] / spread.inverse[which, which]
@@ -351,16 +398,28 @@ class Information:
         return 0.5 * t * t * max(1 / self.size, float(widened))
 
 
-def spread_at(surface: Surface, at: Point, units: Callable[[Array], tuple[Array, Array]]) -> Spread:
-    """Compute the sandwich at a point; `units` sums (N,) values over rows or groups, as `units_of` does."""
-    h = surface.hessian(at)
+def spread_at(surface: Surface, point: Point, units: Callable[[Array], tuple[Array, Array]]) -> Spread:
+    """Compute the sandwich covariance H⁻¹ (Σ_j t_j U_j U_jᵀ) H⁻¹ G / (G - 2) of (ln β, γ) at a point.
+
+    H is the Hessian of the mean NLL. U_j (2,) is the sum of w ψ_i over the rows of unit j, over the sum W of all
+    weights: by its part of the gradient the unit moves the optimum by H⁻¹U_j. t_j is how often the unit occurs and G =
+    Σ t_j their number; two parameters are fitted. U_j is taken from its mean, which is not 0 where γ is at an end of
+    its range.
+
+    Args:
+        units: sums (N,) values over units, as `units_of` does: returns (units,) the sums of w times value over each
+            group, or of each row, and (units,) ones. Of a row that counts for several it returns the value alone, and
+            the count.
+    """
+    h = surface.hessian(point)
     unknown = np.full((2, 2), np.nan)
     if not np.isfinite(h).all() or np.linalg.eigvalsh(h).min() <= 0:
         return Spread(unknown, unknown)
-    psi = surface.scores(at.u, at.gamma)
-    w = float(surface.n if surface.weights is None else surface.weights.sum())
-    (first, times), (second, _) = units(psi[:, 0]), units(psi[:, 1])
-    sums, count = np.stack([first, second], axis=1) / w, float(times.sum())
+    psi = surface.scores(point.u, point.gamma)  # (N, 2)
+    total_weight = float(surface.n if surface.weights is None else surface.weights.sum())
+    in_u, times = units(psi[:, 0])
+    in_gamma, _ = units(psi[:, 1])
+    sums, count = np.stack([in_u, in_gamma], axis=1) / total_weight, float(times.sum())  # U (units, 2), G
     if count <= 2:
         return Spread(unknown, unknown)
     sums = sums - times @ sums / count
@@ -373,34 +432,34 @@ def spread_at(surface: Surface, at: Point, units: Callable[[Array], tuple[Array,
 def reach(surface: Surface, best: Point, rise: float, guess: float = 0.05) -> tuple[float, float]:
     """Find the ends of ln β up to which the NLL at the best γ rises by at most `rise`; infinite where it never does.
 
+    Outwards from the best point, by growing steps, the first distance is found at which it rises more; between it and
+    the last, secants find the end. They need few steps, as the root of the rise is nearly linear in ln β.
+
     Args:
         guess: how far from the best point the ends may be.
     """
-    middle = math.sqrt(rise)
+    root_of_limit = math.sqrt(rise)
 
-    def above(u: float) -> float:
-        # the root of the rise is nearly linear in ln β, so secants find the end in few steps
-        return math.sqrt(max(surface.lowest(u)[0] - best.nll, 0.0)) - middle
+    def end(sign: float) -> float:
+        """Return ln β at the lower end (-1) or at the upper end (1)."""
+        seen = {0.0: -root_of_limit}  # root of the rise less that of the limit, by distance
 
-    ends = []
-    for sign in (-1.0, 1.0):
-        known, near, step = {0.0: -middle}, 0.0, min(guess, 1.0)
-        while step <= REACH:
-            known[step] = above(best.u + sign * step)
-            if known[step] >= 0:
+        def above(distance: float) -> float:
+            risen = surface.lowest(best.u + sign * distance)[0] - best.nll
+            return math.sqrt(max(risen, 0.0)) - root_of_limit
+
+        inside, distance = 0.0, min(guess, 1.0)
+        while distance <= REACH:
+            seen[distance] = above(distance)
+            if seen[distance] >= 0:
                 break
-            near, step = step, max(2 * step, 0.05) if step > 2 * guess else 1.3 * step
-        if step > REACH:
-            ends.append(sign * math.inf)
-            continue
-        end = root(
-            lambda s, sign=sign, known=known: known.get(s) or above(best.u + sign * s),  # type: ignore[misc]
-            near,
-            step,
-            1e-4 * min(step, 1.0),
-        )
-        ends.append(best.u + sign * end)
-    return ends[0], ends[1]
+            inside, distance = distance, max(2 * distance, 0.05) if distance > 2 * guess else 1.3 * distance
+        if distance > REACH:
+            return sign * math.inf
+        found = root(lambda s: seen.get(s) or above(s), inside, distance, 1e-4 * min(distance, 1.0))
+        return best.u + sign * found
+
+    return end(-1.0), end(1.0)
 
 
 def confined(surface: Surface, ends: Sequence[float]) -> bool:

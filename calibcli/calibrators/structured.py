@@ -27,6 +27,7 @@ def smoothed(o: Operations, parameters: Parameters, z: Any) -> Any:
 
 
 def _form(weight: str) -> dict[str, Form]:
+    """Return the forms of the parameters; `weight` has the letters of W's axes, "kk" for (K, K) and "k" for (K,)."""
     return {"beta": Form(low=0, high=1e12), "even": Form(low=1e-15, high=1), **affine(weight)}
 
 
@@ -61,6 +62,7 @@ def _fit(kind: str, predictions: Predictions) -> FittedParameters:
     shape = Shape(kind, k)
     x = smoothed(NumPy(k), parameters, np.asarray(predictions.logits, np.float64))
     regression = Regression(shape, x, predictions.labels, w)
+    # the penalties are λ / (K (K - 1)) Σ_{j≠k} W_jk², μ / K Σ b² and ε / K Σ (W_kk - 1)², see `Shape.penalty`
     theta = regression.minimise(lam=(k * (k - 1)) ** 2 / n, mu=k * k / n, eps=k * k / n)
     weight = theta[: shape.weights]
     return FittedParameters(

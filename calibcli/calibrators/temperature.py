@@ -203,12 +203,20 @@ class BinnedObjective:
 
     def __call__(self, confidence: Array) -> float:
         p, complement = confidence, 1 - confidence
-        if self.flip is not None:
+        if self.flip is not None:  # the first class is on top: the confidence is 1 - P(event)
             p, complement = np.where(self.flip, complement, p), np.where(self.flip, p, complement)
-        view = BinaryOutcomes(p, complement, self.hit, self.weights, self.counts, None, values_only=True)
+        view = BinaryOutcomes(
+            p=p,
+            complement=complement,
+            hit=self.hit,
+            weights=self.weights,
+            counts=self.counts,
+            groups=None,
+            values_only=True,  # without what only an interval needs
+        )
         if self.objective == "ece":
-            return float(l1(view.width_bins(self.bins, "right")))
-        return float(l1(view.mass_bins(self.bins, "split-merge")))
+            return float(l1(view.width_bins(self.bins, "right")))  # ((b - 1) / M, b / M]
+        return float(l1(view.mass_bins(self.bins, "split-merge")))  # a tie is split between bins, with one accuracy
 
 
 def null_deviation(c: Array, w: Array | None) -> float:

@@ -271,9 +271,11 @@ class Command:
             files.reading(*(n for value in _values_of(one, plain) for n in _inputs(one, value)), pipes=True)
         for one in self.options.values():
             for path in _values_of(one, plain) if one.writes else ():
-                either = not path.suffix if one.writes == "either" else one.name == "output" and render.is_folder(path)
+                report = one.name == "output"  # -o: a folder gets the report with its tables and figures as files
+                either = not path.suffix if one.writes == "either" else report and render.is_folder(path)
                 files.claim(path, folder=one.writes == "folder" or either)
-                files.claim(*(file for file in render.files(path) if one.name == "output" and file != path))
+                if report:
+                    files.claim(*(file for file in render.files(path) if file != path))
         return self.function(**arguments)
 
 

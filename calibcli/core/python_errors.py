@@ -34,9 +34,12 @@ COLUMNS = ("labels", "scores", "predicted")
 """Keywords whose value is a name in the file, where the option ends the advice or another option follows."""
 
 
-def in_python(function: F, name: str = "") -> F:
-    """Wrap a public function so that its errors name its keywords; `help`, editors and pickles see no difference."""
-    parameters = inspect.signature(function).parameters
+def in_python(function: F, name: str = "", made_by: Callable[..., Any] | None = None) -> F:
+    """Wrap a public function so that its errors name its keywords; `help`, editors and pickles see no difference.
+
+    Of a method, errors may name those of the function that its object was `made_by` instead.
+    """
+    parameters = inspect.signature(made_by or function).parameters
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

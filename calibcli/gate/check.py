@@ -69,7 +69,7 @@ def check(
             checks.append(_against_baseline(rule, config.alpha, source, rows))
             continue
         choice = source.judged(rule.gate)
-        kind = verdicts.kind(choice)
+        kind = verdicts.kind(choice)  # how a binned metric is binned, which a note under its gate repeats; else ""
         checks += [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
         notes |= {verdicts.blind_spot(rule.gate.name, kind): None} if kind else {}
     if not checks:
@@ -137,12 +137,15 @@ def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Basel
     if n < gate.min_n:
         few = f"{count_text(n, 'shared row')}, fewer than min_n = {gate.min_n}"
         return rule.check("not_run", few, gate.on_not_run == "warn")
-    delta = baseline.difference(new, base, pairing, gate.metric, *source.design)
+    weights, are_counts, groups = source.design
+    delta = baseline.difference(new, base, pairing, gate.metric, weights, are_counts, groups)
     if isinstance(delta, str):
         return rule.check("not_run", delta)
     same = "the same predictions on all of them" if baseline.identical(new, base, pairing) else ""
     claim = _difference_claim(rule, alpha, delta, n)
-    rest = baseline.unshared(new, base, pairing, gate.metric, delta, rule.side == "max")
+    # rows of one file alone may decide: `best` and `worst` give them the values with the smallest and the largest loss
+    # that any row of the model that lacks them could have
+    rest = baseline.unshared(new, base, pairing, gate.metric, delta, lower=rule.side == "max")
     if rest is None:
         return _judged(rule, claim, "minus baseline", pairing.how, same)
     cases = [_difference_claim(rule, alpha, one, one.mean.n) for one in (rest.best, rest.worst)]
@@ -161,6 +164,7 @@ def _difference_claim(rule: LimitRule, alpha: float, delta: MeanDifference, n: i
     """Return the mean difference to a baseline with its bounds."""
     gate = rule.gate
     low, high = delta.bounds(alpha)
+    # an infinite upper bound has a reason that says what helps; an infinite lower one becomes none in `Estimate`
     ends: dict[str, Any] = {"high": high} if math.isfinite(high) else {"reason": BOUNDLESS}
     estimate = Estimate(
         name=gate.metric,
@@ -328,7 +332,9 @@ class Baselines:
         """Rows of the input; None for a result that was written without them."""
         if isinstance(self.source, RecordedOutputs):
             predictions, table = self.source.predictions, self.source.whole.columns
-            return baseline.rows(predictions, table if table.has("nll") else columns(predictions, class_bins=()))
+            # where no gate reads the NLL, the pass for the gates left it out
+            table = table if table.has("nll") else columns(predictions, class_bins=())
+            return baseline.rows(predictions, table)
         return kept_rows(self.source.result, self.source.source)
 
     def _read(self, path: str) -> BaselineRows | str:
@@ -379,7 +385,11 @@ def asked(request: Request) -> Config:
 
 
 def _gates(request: Request, settings: Config) -> list[Gate]:
-    """Return the gates of the command line, or those of the file when it has none."""
+    """Return the gates of the command line, or those of the file when it has none.
+
+    A baseline without a margin asks that the model is no worse than it in `temperature_gain`: what a temperature would
+    save, the part of the NLL that calibration can mend.
+    """
     rules = [("max", text) for text in request.max] + [("min", text) for text in request.min]
     gates = [config.limit_rule(text, side, scope=request.scope) for side, text in rules]
     by = tuple(request.reading.get("by") or ())

@@ -130,7 +130,11 @@ class Difference:
 def difference(
     first: ComparedModel, second: ComparedModel, choice: Choice[MetricTraits], values: Sequence[Estimate]
 ) -> Difference:
-    """Compare two models in one metric on the rows that both have, paired where the metric allows."""
+    """Compare two models in one metric on the rows that both have, paired where the metric allows.
+
+    Where it does not, the difference comes from the two intervals. A number that is missing in one model ends the
+    comparison, but for a metric whose rows depend on a fit to others (`cross_fitted`), which is known row by row anyway.
+    """
     name = f"{second.name} - {first.name}"
     common: dict[str, Any] = {"name": choice.spec, "scope": name, "unit": values[1].unit, "better": values[1].better}
     if any(e.value is None for e in values) and choice.traits.rows != "cross_fitted":
@@ -138,7 +142,7 @@ def difference(
     change = _paired(first, second, choice)
     if change is None:
         return combined(values[0], values[1], name, second.name)
-    if isinstance(change, str):
+    if isinstance(change, str):  # why there is no interval; if no row changes, there is no difference to state either
         value = float(values[1].value or 0) - float(values[0].value or 0)
         known = value if math.isfinite(value) and change != paired.SAME else None
         return Difference(second.name, Estimate(**common, value=known, reason=change, n=first.predictions.n))
@@ -147,7 +151,12 @@ def difference(
 
 
 def _paired(first: ComparedModel, second: ComparedModel, choice: Choice[MetricTraits]) -> Paired | str | None:
-    """Compare row by row as a gate against a baseline does, where it does, so that both give the same numbers."""
+    """Compare row by row as a gate against a baseline does, where it does, so that both give the same numbers.
+
+    A gate compares the metrics whose rows a baseline keeps (trait `kept`): how far the difference of a row may go
+    (`ends`) is then computed from the kept rows, which are rounded. Returns the reason where there is no difference,
+    and None where rows of the metric cannot be compared.
+    """
     p = first.predictions
     every = np.arange(p.n)
     pairing = Pairing(new=every, base=every, how="")
@@ -186,7 +195,11 @@ def combined(a: Estimate, b: Estimate, scope: str, against: str) -> Difference:
 
 
 def _ends(e: Estimate) -> tuple[float, float] | None:
-    """Return the two-sided interval of an estimate at LEVEL; None where an end is missing."""
+    """Return the two-sided interval of an estimate at LEVEL; None where an end is missing.
+
+    An interval of a higher level is taken as it is, one of a lower level is widened in proportion to normal quantiles.
+    A one-sided bound has no other end.
+    """
     low, high = at_level(e, (1 - LEVEL) / 2, widen=True)
     return None if low is None or high is None else (low, high)
 
@@ -208,7 +221,7 @@ def scores(
         InputError: the rows are not the same.
     """
     first = inputs[0]
-    default = [name for name in DEFAULT if traits(name).compared]
+    default = [name for name in DEFAULT if traits(name).compared]  # differences of the others say nothing
     choices = choose(known(default, first.top_only) if specs is None else specs, first.k, first.top_only)
     models, pairing = _aligned(inputs, names, choices)
     values = [estimates(m.sample, choices, level=LEVEL) for m in extensions.steps(models, lambda m: m.name)]
@@ -220,7 +233,9 @@ def scores(
     each = extensions.steps(compared, lambda one: f"difference of {one[1].spec}")
     differences = [difference(models[0], *one) for one in each]
     facts = {"n": models[0].columns.n, **inputs[0].event_fact}
-    notes = [pairing, *notes_of(*inputs), *outside([d.estimate for d in differences])]
+    changes = [d.estimate for d in differences]
+    # the last are of differences whose interval does not hold that of the two numbers
+    notes = [pairing, *notes_of(*inputs), *outside(changes)]
     return _result(differences, values, names, alpha, notes, facts)
 
 
@@ -298,7 +313,7 @@ def _result(
     notes: Sequence[str],
     facts: dict[str, Any],
 ) -> Result:
-    verdicts = shown([(d.estimate, d.p) for d in differences], alpha)
+    verdicts = shown([(d.estimate, d.p) for d in differences], alpha)  # a table; the last cell of a row is its verdict
     rows = [
         [*row, f"{d.against} is {verdict}" if verdict in ("better", "worse") else verdict]
         for d, (*row, verdict) in zip(differences, verdicts.rows, strict=True)
@@ -321,6 +336,7 @@ def _result(
         return result
 
     def few(e: Estimate) -> bool:
+        """Whether a screen shows a difference first: of all rows rather than of a part, if its metric allows it."""
         shown = traits(e.name).first_screen != "one model" and "=" not in e.scope
         return shelf.decides(e.name, result.facts) and shown
 

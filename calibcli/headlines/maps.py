@@ -31,6 +31,11 @@ def scale(result: Result) -> str:
 
 
 def _parameters(result: Result) -> str:
+    """Write the first three parameters of a map, else its name.
+
+    Of the estimates of `calib scale` only parameters have neither scope nor unit: measured numbers have the scope
+    "before", "after" or their difference, and gains are in nats.
+    """
     parameters = [e for e in result.estimates if not e.scope and e.value is not None and not e.unit]
     return ", ".join(f"{name(e.name)} = {value(e)}" for e in parameters[:3]) or str(result.facts.get("method", ""))
 

@@ -295,6 +295,7 @@ class Concordance(TwoSamples):
         own = [variance(self.view, np.where(self.view.hit == hit, self.influence, 0.0)) for hit in (True, False)]
         degrees = sum(own) ** 2 / max(own[0] ** 2 / (m - 1) + own[1] ** 2 / (n - 1), 1e-300)
         spread, t = variance(self.view, self.influence), student_quantile((1 + level) / 2, max(degrees, min(m, n) - 1))
+        # half the squared share of a row of the rarer outcome is added to both: the ratio is 1 where both vanish
         least = 0.5 / min(m, n) ** 2
         ratio = (spread + least) / (binormal(self.value, m, n) + least)
 
@@ -303,7 +304,9 @@ class Concordance(TwoSamples):
 
         low, high = bisect(far, 0.0, self.value, 60)[0], 1 - bisect(lambda x: far(1 - x), 0.0, 1 - self.value, 60)[0]
         below, above = self.missing((1 - level) / 2)
-        third = skew(self.view, self.influence)  # a few rows far from their place are a count, not a normal number
+        # Σ c³ / Σ c² of the influences: a few rows far from their place are a count, not a normal number, for which
+        # `skewed_reach` gives the distance of a bound from the estimate, on the side of the sign
+        third = skew(self.view, self.influence)
         low = min(low, self.value - max(below, skewed_reach(t, spread, -third)))
         high = max(high, self.value + max(above, skewed_reach(t, spread, third)))
         low, high = max(low, 0.0), min(high, 1.0)
@@ -380,7 +383,12 @@ class RiskCoverage(RankFunctional):
 
     @cached_property
     def influence(self) -> Floats:
-        """error (-log C) + ē - E[error / C over lower confidence] - AURC, C the share of rows as confident."""
+        """error (-log C) + ē - E[error / C over lower confidence] - AURC, C the share of rows as confident or more.
+
+        AURC is E[error (-log C)]. To add a row changes the mean by its own term less AURC, and moves the C of every row
+        by (1[the new row is as confident] - C), which is -1 / C times that in -log C: ē less the sum over the rows that
+        are less confident. Of the rows of its own tie, half are taken to be.
+        """
         view, t = self.view, self.ties
         cost, step, rows = self._walk
         error, mean = self._error, float(rows @ self._error / rows.sum())
@@ -404,6 +412,7 @@ class RiskCoverage(RankFunctional):
             return Interval(reason=self.lacking)
         spread = variance(self.view, self.influence)
         t, third = student_quantile((1 + level) / 2, rows.units - 1), skew(self.view, self.influence)
+        # `missing` is the effect of -ln α rows; `unseen_reach` takes that of one, and Σ c³ / Σ c² towards the bound
         (below, above), count = self.missing((1 - level) / 2), -math.log((1 - level) / 2)
         up = unseen_reach(t, spread, max(third, 0.0), above / count)
         down = unseen_reach(t, spread, max(-third, 0.0), below / count)

@@ -24,8 +24,10 @@ from calibcli.scores.predictions import NEAR, Array, ArrayScores, Floats, Ints, 
 # A state keeps sums and a sample. Sums over cells of confidence (`scores.histogram`) and class tables add up to those
 # of all rows, however these are split and in whatever order parts are merged. Metrics that need scores use a sample:
 # the rows with the smallest hashes (the bottom-k sketch of Cohen and Kaplan 2007), where the hash of a row is that of
-# its part and its place there. So the sample does not depend on the order of merging either. Other hashes, of what the
-# rows hold and of their ids, tell rows that were added more than once (`repeated_rows`).
+# its part, of its place there, and of the number of rows in the state when the part was added: without that, equal rows
+# of two small parts would have equal hashes. So the sample does not depend on the order in which states are merged, but
+# on that of `update`. Other hashes, of what the rows hold and of their ids, tell rows that were added more than once
+# (`repeated_rows`).
 
 TELLING = 100  # rows from which equal contents mean the same part: fewer may be equal by chance
 
@@ -129,7 +131,8 @@ class MetricState:
     Attributes:
         class_bins: class tables to fill.  parts, files, notes: as in `StateHeader`.
         sampled: samples of some parts each; that of all rows is `kept`.
-        marked, named: by `repeated_rows`, marks of what rows hold, and of their ids, of some parts each.
+        marked, named: by `repeated_rows`, marks of what rows hold, and of their ids, of some parts each. Of each mark
+            they have the number of rows, how many of these are wrong, and 1 - confidence of one of them (`RowMarks`).
         unmarked: rows of states of a version that kept no marks.
     """
 
@@ -202,7 +205,8 @@ class MetricState:
         files = [File(path=f["path"], sha256=f.get("sha256", "")) for f in rows.facts.get("files", ())]
         part.files = dict.fromkeys(file for file in files if file.sha256)
         part.notes = dict.fromkeys(rows.notes)
-        part.sampled = [_smallest(rows, (int(digest[:16], 16) + self.rows) % (1 << 64), part.most)]
+        seed = (int(digest[:16], 16) + self.rows) % (1 << 64)  # another one for each of several equal small parts
+        part.sampled = [_smallest(rows, seed, part.most)]
         part.marked, part.named = [fingerprint.marking.marks], [] if ids is None else [RowMarks.of(ids)]
         self.merge(part, name or rows.source)
 
@@ -330,6 +334,7 @@ class StateHeader:
 
     def problem(self) -> str:
         """Report values that contradict each other, or ""."""
+        # a threshold below 0 leaves nothing out, as 0 does; of the options, -1 was replaced by 1/K
         if any(t.bins < 1 or t.bins > 1_000_000 or not -1 <= t.threshold <= 1 for t in self.tables):
             return "a class table has bins that cannot be"
         names = self.problem_of.classes
@@ -428,9 +433,9 @@ def _fault(arrays: Mapping[str, Array], header: StateHeader) -> str:
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "cells": ((count,), "i"),
         "count": ((count,), "f"),
-        "sums": ((2, len(NAMES), count), "f"),
-        "predicted": ((3, k), "f"),
-        **{f"table_{i}": ((3, k, t.bins + (t.edges == "torchmetrics")), "f") for i, t in enumerate(header.tables)},
+        "sums": ((2, len(NAMES), count), "f"),  # sums and sums of squares, as `Sums` of `scores.histogram`
+        "predicted": ((3, k), "f"),  # rows, right ones and summed confidence, as `HistogramCells.predicted`
+        **{f"table_{i}": ((3, k, bins.width), "f") for i, bins in enumerate(header.tables)},  # as `ClassTable`
         "kept_hashes": ((rows,), "u"),
         "kept_rows": ((rows, k), "f"),
         "kept_labels": ((rows,), "i"),

@@ -1,4 +1,13 @@
-"""Cox's recalibration: slope and intercept of the regression of outcomes on the predicted log-odds."""
+"""Cox's recalibration: slope and intercept of the regression of outcomes on the predicted log-odds.
+
+In all of this file row i has the regressors x_i = (1, ℓ_i) with ℓ_i = log(p_i / (1 - p_i)), the outcome y_i, and the
+share s_i of the total weight. β = (a, b) are intercept and slope, m_i = βᵀx_i, and π_i = 1 / (1 + exp(-m_i)) is the
+regression's probability. β̂ minimises the mean loss
+
+    F(β) = Σ s_i [log(1 + exp(m_i)) - y_i m_i],  ∇F = Σ s_i (π_i - y_i) x_i,  ∇²F = H = Σ s_i π_i (1 - π_i) x_i x_iᵀ.
+
+A row (x, y) that is added with a small share s moves β̂ by s H⁻¹x (y - π), as ∇F = 0 has to hold again.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +28,29 @@ from calibcli.scores.predictions import Floats
 
 DECIDING = 15
 """Deciding rows from which the Wald interval of the intercept covers and a gate on the slope holds (simulated)."""
+LEAST_REMAINING = 0.1
+"""Least 1 - leverage by which HC3 divides: a row that decides the fit alone counts tenfold and not without limit."""
+SMALLEST = 1e-300
+"""Takes the place of 0, so that logarithms are finite and quotients defined."""
+STEPS = 100
+"""Newton steps at most, of a fit and at each slope of the profile; a few are usual."""
+LARGEST = 1e6
+"""A coefficient beyond it grows without end: the rows are separable."""
+SINGULAR = 1e14
+"""Condition number from which two of the sixteen digits of a float64 are left in H⁻¹."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cox:
-    """A fit of Cox's regression.
+    """A fit of Cox's regression. Arrays of two have the intercept first, then the slope.
 
     Attributes:
-        beta: (2,) intercept and slope.  covariance: (2, 2), HC3.
-        model: (2, 2) inverse of the mean information of a row, so that model / rows is the model's covariance.
-        deciding: (2,) effective number of rows (or groups) that decide each.
-        skew: (2,) Σ c³ / Σ c² of the influences c on each.
-        pull: (2, 2, N) shift of each coefficient (second axis) down and up (first) per share of rows like this one.
+        beta: (2,) β̂.  covariance: (2, 2) of β̂, by HC3 (see `cox`).
+        model: (2, 2) H⁻¹. If the regression is true, the covariance of β̂ from n rows is H⁻¹ / n.
+        deciding: (2,) effective number of rows (or groups) that decide each coefficient.
+        skew: (2,) Σ c³ / Σ c² of the rows' c = s H⁻¹x (π - y), minus what they add to each coefficient.
+        down, up: (2, N) how far a row like this one, per share, moves each coefficient down or up, with the outcome
+            that moves it most.
     """
 
     beta: Floats
@@ -38,32 +58,39 @@ class Cox:
     model: Floats
     deciding: Floats
     skew: Floats
-    pull: Floats
+    down: Floats
+    up: Floats
 
 
 def _condensed(coefficient: int) -> Bound:
-    """Make the merge bound of a coefficient.
+    """Make the merge bound of a coefficient: 3 Σ_j |H⁻¹_cj| Σ_o |Δ_oj|, c the coefficient, o an outcome of a cell.
 
-    It is the change of the score at the fit when the rows of each outcome of a cell stand at their mean, divided by the
-    Hessian, times three, as the rows stand neither there nor where they are placed.
+    Δ_o (2,) is the change of Σ s (π - y) x over the rows of o when they are all put at their mean p. By one Newton step
+    a change Δ of ∇F moves β̂ by -H⁻¹Δ. In a cell the rows as they were, and the two rows that stand for them, have the
+    same mean and variance of p. So either are away from their mean by about the same Δ_o, which the variance decides.
+    The true Δ_o is taken to be at most twice that of the two rows; the distance of the one from the other is then at
+    most 1 + 2 = 3 times the latter.
     """
 
-    def bound(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-        view, fit = at.view, at.view.once(cox)
+    def bound(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+        view, fit = placed.view, placed.view.once(cox)
         assert fit is not None
-        mass = np.maximum(np.bincount(at.outcome, view.shares), 1e-300)
+        outcome = placed.outcome  # (N,) the number o of each row's outcome of a cell
+        share_of = np.maximum(np.bincount(outcome, view.shares), SMALLEST)  # (outcomes,)
 
         def scores(p: Floats, complement: Floats) -> tuple[Floats, Floats]:
-            """Return (2, rows) regressors, and their products with the residual of the fit."""
+            """Return x (2, N) at these probabilities, and (π - y) x (2, N)."""
             x = np.stack([np.ones(view.n), log_odds(p, complement)])
-            return x, x * ((1 + np.tanh(fit.beta @ x / 2)) / 2 - view.hit)
+            return x, x * ((1 + np.tanh(fit.beta @ x / 2)) / 2 - view.hit)  # 1 / (1 + exp(-m)) = (1 + tanh(m / 2)) / 2
 
-        mean = [(np.bincount(at.outcome, view.shares * v) / mass)[at.outcome] for v in (view.p, view.complement)]
+        mean_p = (np.bincount(outcome, view.shares * view.p) / share_of)[outcome]
+        mean_complement = (np.bincount(outcome, view.shares * view.complement) / share_of)[outcome]
         x, score = scores(view.p, view.complement)
-        change = view.shares * (score - scores(*mean)[1])
-        moved = np.array([np.abs(np.bincount(at.outcome, row)).sum() for row in change])
-        p = (1 + np.tanh(fit.beta @ x / 2)) / 2
-        return float(3 * np.abs(np.linalg.inv((x * (view.shares * p * (1 - p))) @ x.T))[coefficient] @ moved)
+        change = view.shares * (score - scores(mean_p, mean_complement)[1])  # (2, N)
+        moved = np.array([np.abs(np.bincount(outcome, row)).sum() for row in change])  # (2,) Σ_o |Δ_o|
+        pi = (1 + np.tanh(fit.beta @ x / 2)) / 2
+        hessian = (x * (view.shares * pi * (1 - pi))) @ x.T
+        return float(3 * np.abs(np.linalg.inv(hessian))[coefficient] @ moved)
 
     return bound
 
@@ -90,17 +117,18 @@ def cox_intercept(sample: Sample, *, of: Of = "auto") -> Statistic:
 
 @dataclass(frozen=True, eq=False)
 class Coefficient(Statistic):
-    """The intercept (0) or the slope (1) of Cox's regression."""
+    """The intercept (coefficient 0) or the slope (1) of Cox's regression."""
 
     view: BinaryOutcomes
-    at: int
+    coefficient: int
 
     @property
     def value(self) -> float:
         fit = self.view.once(cox)
-        return math.nan if fit is None else float(fit.beta[self.at])
+        return math.nan if fit is None else float(fit.beta[self.coefficient])
 
     def interval(self, level: float) -> Interval:
+        """Refuse what has no interval; return that of the slope by `_slope_interval`, else that of the intercept."""
         view, fit = self.view, self.view.once(cox)
         if fit is None:
             return Interval(
@@ -113,50 +141,70 @@ class Coefficient(Statistic):
             return Interval(reason=f"{rows.units:.1f} effective rows, and two coefficients are fitted")
         if not (view.p.all() and view.complement.all()):
             return Interval(reason="a probability is 0 or 1: its log-odds are infinite, and where they are cut decides")
-        if self.at == 1:
+        if self.coefficient == 1:
             return _slope_interval(view, fit, rows, level)
-        if few := _few(view, fit, 0):
-            return Interval(reason=few)
-        units = min(rows.units, float(fit.deciding[0]))
-        se = math.sqrt(_variance(fit, rows, 0) * units / (units - 2))
-        t = student_quantile(1 - (1 - level) / 2, units - 2)
-        down, up = (
-            unseen_reach(t, se * se, max(sign * fit.skew[0], 0.0), rows.dearest(fit.pull[end, 0]))
-            for end, sign in enumerate((-1, 1))
-        )
-        how = f"maximum likelihood; sandwich variance (HC3) and outcomes not seen, {units:.0f} deciding"
-        low, high, detail = self.value - down, self.value + up, {"calibrated": 0.0}
-        return Interval(low=low, high=high, level=level, se=se, how=how, detail=detail)
+        return _intercept_interval(view, fit, rows, level)
 
 
-def _variance(fit: Cox, rows: WeightedMean, at: int) -> float:
+def _intercept_interval(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, level: float) -> Interval:
+    """Return the interval â - h_down, â + h_up, each h as that of a mean with rows too seldom, or not, drawn.
+
+    Each h is `unseen_reach(t, se², seen, unseen)`, the distance that allows for the noise t se, for rows that were
+    drawn too seldom, and for rows of a kind that was not drawn at all.
+    - t is Student's quantile with u - 2 degrees of freedom, where u rows decide and two coefficients are fitted; for
+      these two also se² is multiplied by u / (u - 2).
+    - `seen` is the skew of the rows' influences, where it lengthens that side. With few hits each hit moves â far up,
+      but the population's a may lie farther below â than above it: it would be -∞ if hits could not occur. So the side
+      is opposite to that of the rows that move â far, and `Cox.skew` has the sign of the side.
+    - `unseen` is what the worst row (or group) of the file would move â: the largest share times movement (`dearest`).
+    """
+    if few := _few(view, fit, 0):
+        return Interval(reason=few)
+    units = min(rows.units, float(fit.deciding[0]))
+    se = math.sqrt(_variance(fit, rows, 0) * units / (units - 2))
+    t = student_quantile(1 - (1 - level) / 2, units - 2)
+    down = unseen_reach(t, se * se, max(-float(fit.skew[0]), 0.0), rows.dearest(fit.down[0]))
+    up = unseen_reach(t, se * se, max(float(fit.skew[0]), 0.0), rows.dearest(fit.up[0]))
+    how = f"maximum likelihood; sandwich variance (HC3) and outcomes not seen, {units:.0f} deciding"
+    intercept = float(fit.beta[0])
+    low, high, detail = intercept - down, intercept + up, {"calibrated": 0.0}
+    return Interval(low=low, high=high, level=level, se=se, how=how, detail=detail)
+
+
+def _variance(fit: Cox, rows: WeightedMean, coefficient: int) -> float:
     """Return HC3's variance or the model's, the larger: HC3 misses that of few wrong rows at nearly one confidence."""
-    return max(float(fit.covariance[at, at]), float(fit.model[at, at]) / rows.effective)
+    return max(
+        float(fit.covariance[coefficient, coefficient]), float(fit.model[coefficient, coefficient]) / rows.effective
+    )
 
 
-def _few(view: BinaryOutcomes, fit: Cox, at: int) -> str:
+def _few(view: BinaryOutcomes, fit: Cox, coefficient: int) -> str:
     """Return the reason why too few rows decide a coefficient; "" where enough do."""
-    if fit.deciding[at] >= DECIDING:
+    deciding = fit.deciding[coefficient]
+    if deciding >= DECIDING:
         return ""
     what = "rows" if view.groups is None else "groups"
-    return f"{fit.deciding[at]:.1f} {what} decide it (few are wrong, or few at such confidences); it takes {DECIDING}"
+    return f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences); it takes {DECIDING}"
 
 
 def _slope_interval(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, level: float) -> Interval:
-    """Return the interval of the slope by profile likelihood, widened for outcomes that were not drawn.
+    """Return the slopes b at which 2 [min_a F(a, b) - F(β̂)] <= t² V / (H⁻¹)_bb, widened for rows not drawn.
 
-    The profile follows the skewness that few wrong rows give the slope, where a Wald interval does not cover. Its
-    cut-off is multiplied by HC3's variance over the model's where that is larger, so that it holds where the regression
-    is not the true model, or rows come in groups.
+    If the regression is true, n times the left side is a χ² of one degree of freedom, whose limit is t². V is the
+    variance of b̂: HC3's, where that is larger than the model's (H⁻¹)_bb / n. The limit is multiplied by their ratio
+    n V / (H⁻¹)_bb, so that the interval holds where the regression is not true, or rows come in groups; n cancels.
+    The profile follows the skewness that few wrong rows give the slope, where a Wald interval does not cover.
+
+    The movement by rows that were not drawn is added as a square. That all of them are missing and noise hides it is
+    rare, so less than the sum is enough: squares err in no more than α (see `unseen_reach`, which adds cubes).
     """
-    tail = 1 - (1 - level) / 2
-    t = student_quantile(tail, rows.units - 2)
+    t = student_quantile(1 - (1 - level) / 2, rows.units - 2)
     variance = _variance(fit, rows, 1)
-    ends = []
-    for end, side in enumerate((-1, 1)):
-        distance = _profile_end(view, fit, t * t * variance / float(fit.model[1, 1]), side)
-        ends.append(side * math.hypot(distance, _undrawn(view, fit, rows, end, rows_at_once(t))))
-    low, high = (float(fit.beta[1]) + end for end in ends)
+    limit = t * t * variance / float(fit.model[1, 1])
+    missing = rows_at_once(t)  # max(t², -ln α): how many rows of one kind a sample may lack by chance
+    slope = float(fit.beta[1])
+    low = slope - math.hypot(_profile_end(view, fit, limit, -1), _undrawn(view, fit, rows, missing, -1))
+    high = slope + math.hypot(_profile_end(view, fit, limit, 1), _undrawn(view, fit, rows, missing, 1))
     how = f"profile likelihood, widened by HC3{rows.clustered}; outcomes not seen"
     detail: dict[str, Cell] = {"calibrated": 1.0}
     if few := _few(view, fit, 1):  # one row too many in the sample could make a gate wrong
@@ -164,120 +212,147 @@ def _slope_interval(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, level: f
     return Interval(low=low, high=high, level=level, se=math.sqrt(variance), how=how, detail=detail)
 
 
-def _undrawn(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, end: int, count: float) -> float:
-    """Return how far down (end 0) or up (1) `count` rows that were not drawn would move the slope.
+def _undrawn(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, count: float, side: int) -> float:
+    """Return how far down (side -1) or up (1) `count` rows that were not drawn would move the slope.
 
-    Each is the row of the file that moves it most, with the outcome that does; the regression is fitted with them.
+    Each is the row of the file that moves the slope most to that side, with the outcome that does. `linear` is count
+    times the largest product of share and movement per share (`dearest`). The true movement is mostly less, as added
+    rows change H too: the regression is fitted anew with one row of the share linear / (movement per share).
     """
-    linear = count * rows.dearest(fit.pull[end, 1])
-    at = int(np.argmax(fit.pull[end, 1] if view.weights is None or view.counts else fit.pull[end, 1] * view.weights))
-    share = linear / float(fit.pull[end, 1, at])
-    x = log_odds(view.p, view.complement)
-    rises = float(fit.model[1, 0] + fit.model[1, 1] * x[at]) > 0  # whether an outcome of 1 there moves the slope up
-    design = np.stack([np.ones(view.n + 1), np.append(x, x[at])])
-    y = np.append(view.hit, rises == (end == 1)).astype(np.float64)
-    refit = _newton(design, y, np.append(view.shares, share), fit.beta)
+    movement = fit.up[1] if side == 1 else fit.down[1]  # (N,) of the slope, per share
+    linear = count * rows.dearest(movement)
+    if view.weights is None or view.counts:
+        worst = int(np.argmax(movement))  # rows that a count stands for have equal weight
+    else:
+        worst = int(np.argmax(movement * view.weights))
+    share = linear / float(movement[worst])
+    log_odds_of = log_odds(view.p, view.complement)
+    # an outcome of 1 moves β̂ by s H⁻¹x (1 - π), that is the slope by the sign of the second entry of H⁻¹x
+    raised_by_hit = float(fit.model[1, 0] + fit.model[1, 1] * log_odds_of[worst]) > 0
+    x = np.stack([np.ones(view.n + 1), np.append(log_odds_of, log_odds_of[worst])])
+    y = np.append(view.hit, raised_by_hit == (side == 1)).astype(np.float64)
+    refit = _newton(x, y, np.append(view.shares, share), fit.beta)
     return linear if refit is None else min(linear, abs(float(refit[0][1] - fit.beta[1])))
 
 
-def _profile_end(view: BinaryOutcomes, fit: Cox, drop: float, side: int) -> float:
-    """Find the distance from the slope, down (-1) or up (1), at which twice the mean log-likelihood is lower by `drop`.
+def _profile_end(view: BinaryOutcomes, fit: Cox, limit: float, side: int) -> float:
+    """Find d > 0 with 2 [min_a F(a, b̂ + side d) - F(β̂)] = limit: the profile's end below (-1) or above (1) b̂.
 
-    The signed root of the fall is nearly a line in the slope, so a secant needs few steps; at each slope the intercept
-    is fitted by Newton's steps δ cut to ln(1 + |δ|), which never pass the optimum, as |g''| <= g' for the logistic g.
+    The root of the left side is nearly a line in d, so a secant needs few steps. At each slope a is found by Newton
+    steps δ = F' / F'' in a, which are shortened to ln(1 + |δ|). Such a step never passes the optimum: the logistic
+    function g has |g''| <= g', so over a step of length r F'' grows by a factor exp(r) at most, and F' changes by
+    F'' (exp(r) - 1) at most, which reaches |F'| only at r = ln(1 + |δ|).
     """
-    x, y, w = log_odds(view.p, view.complement), view.hit.astype(np.float64), view.shares
-    best = _mean_loss(fit.beta[0] + fit.beta[1] * x, y, w)
-    along = float(fit.model[1, 0] / fit.model[1, 1])  # change of the intercept per change of the slope, approximately
-    at = [0.0]
+    log_odds_of, y, s = log_odds(view.p, view.complement), view.hit.astype(np.float64), view.shares
+    least = _mean_loss(fit.beta[0] + fit.beta[1] * log_odds_of, y, s)
+    follows = float(fit.model[1, 0] / fit.model[1, 1])  # da / db along the profile at β̂
 
-    def past(distance: float) -> float:
-        offset = (fit.beta[1] + side * distance) * x
-        at[0] = float(fit.beta[0]) + side * distance * along  # start near: the damped steps are short
-        for _ in range(100):
-            p = 0.5 * (1 + np.tanh((at[0] + offset) / 2))
-            delta = float(w @ (p - y)) / max(float(w @ (p * (1 - p))), 1e-300)
-            at[0] -= math.copysign(math.log1p(abs(delta)), delta)
-            if abs(delta) < 1e-7:
+    def beyond(distance: float) -> float:
+        """Return the root of the left side less that of the limit: negative inside, positive outside."""
+        offset = (fit.beta[1] + side * distance) * log_odds_of  # (N,) b ℓ
+        intercept = float(fit.beta[0]) + side * distance * follows  # near the optimum: the steps are shortened
+        for _ in range(STEPS):
+            pi = 0.5 * (1 + np.tanh((intercept + offset) / 2))
+            delta = float(s @ (pi - y)) / max(float(s @ (pi * (1 - pi))), SMALLEST)
+            intercept -= math.copysign(math.log1p(abs(delta)), delta)
+            if abs(delta) < 1e-7:  # what is left, δ² F'' / 2, is rounding of F
                 break
-        return math.sqrt(max(2 * (_mean_loss(at[0] + offset, y, w) - best), 0.0)) - math.sqrt(drop)
+        return math.sqrt(max(2 * (_mean_loss(intercept + offset, y, s) - least), 0.0)) - math.sqrt(limit)
 
-    far = math.sqrt(drop * float(fit.model[1, 1]))
-    while past(far) < 0:
+    far = math.sqrt(limit * float(fit.model[1, 1]))  # the end if F were a parabola
+    while beyond(far) < 0:
         far *= 2
-    return root(past, 0.0, far, 1e-7)
+    return root(beyond, 0.0, far, 1e-7)
 
 
-def _mean_loss(m: Floats, y: Floats, w: Floats) -> float:
-    return float(w @ (np.logaddexp(0, m) - y * m))
+def _mean_loss(m: Floats, y: Floats, s: Floats) -> float:
+    """Return F = Σ s [log(1 + exp(m)) - y m]."""
+    return float(s @ (np.logaddexp(0, m) - y * m))
 
 
-def _newton(x: Floats, y: Floats, w: Floats, beta: Floats) -> tuple[Floats, Floats, Floats] | None:
-    """Fit (2,) coefficients of x (2, N) by maximum likelihood; return them, (N,) P(y) and the (2, 2) mean information.
+def _newton(x: Floats, y: Floats, s: Floats, beta: Floats) -> tuple[Floats, Floats, Floats] | None:
+    """Minimise F by Newton steps -H⁻¹∇F, halved while F rises; return β̂ (2,), π (N,) and H (2, 2), or None without one.
 
-    Returns None where there is no maximum.
+    There is none if the rows are separable (a coefficient grows beyond LARGEST, or steps shrink to nothing), or if all
+    log-odds are nearly equal (H is singular). H is 2 × 2 with entries (h_aa, h_ab; h_ab, h_bb): its inverse and its
+    condition number λ_max / λ_min = λ_max² / det H are written out, as NumPy's functions take longer than the rows.
+
+    Args:
+        x: (2, N).  y, s: (N,).  beta: (2,) to start from.
     """
     loss, step = math.inf, np.zeros(2)
-    for _ in range(100):
+    for _ in range(STEPS):
         m = beta @ x
-        now = _mean_loss(m, y, w)
-        if now > loss + 1e-12 * abs(loss):
+        loss_here = _mean_loss(m, y, s)
+        if loss_here > loss + 1e-12 * abs(loss):  # a rise that is no rounding: go back half of the last step
             step = step / 2
             beta = beta - step
             if np.abs(step).max() < 1e-14:
                 return None
             continue
-        loss = now
-        p = 0.5 * (1 + np.tanh(m / 2))
-        gradient = x @ (w * (p - y))
-        hessian = (x * (w * p * (1 - p))) @ x.T
-        (a, b), (_, c) = hessian.tolist()  # of two by two, where NumPy's functions take longer than the rows
-        largest, determinant = (a + c + math.hypot(a - c, 2 * b)) / 2, a * c - b * b
-        if not largest * largest < 1e14 * determinant or np.abs(beta).max() > 1e6:  # its condition number
+        loss = loss_here
+        pi = 0.5 * (1 + np.tanh(m / 2))
+        gradient = x @ (s * (pi - y))
+        hessian = (x * (s * pi * (1 - pi))) @ x.T
+        (h_aa, h_ab), (_, h_bb) = hessian.tolist()
+        largest = (h_aa + h_bb + math.hypot(h_aa - h_bb, 2 * h_ab)) / 2
+        determinant = h_aa * h_bb - h_ab * h_ab
+        if not largest * largest < SINGULAR * determinant or np.abs(beta).max() > LARGEST:
             return None
-        step = np.array([b * gradient[1] - c * gradient[0], b * gradient[0] - a * gradient[1]]) / determinant
+        step = np.array([h_ab * gradient[1] - h_bb * gradient[0], h_ab * gradient[0] - h_aa * gradient[1]])
+        step = step / determinant
         beta = beta + step
         if np.abs(step).max() <= 1e-10 * max(1.0, np.abs(beta).max()):
             break
-    return beta, p, hessian
+    return beta, pi, hessian
 
 
 def log_odds(p: Floats, complement: Floats) -> Floats:
-    """Return log p / (1 - p), about -690 for a probability of 0."""
-    return np.asarray(np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(complement, 1e-300)))
+    """Return ℓ = log p / (1 - p), about -690 for a probability of 0."""
+    return np.asarray(np.log(np.maximum(p, SMALLEST)) - np.log(np.maximum(complement, SMALLEST)))
 
 
 def cox(view: BinaryOutcomes) -> Cox | None:
-    """Fit P(y) = sigmoid(intercept + slope log-odds) by maximum likelihood, with its sandwich covariance (HC3).
+    """Fit β by maximum likelihood; its covariance is HC3's sandwich Σ c_i c_iᵀ (MacKinnon & White 1985).
+
+    c_i = H⁻¹x_i s_i (π_i - y_i) / (1 - h_i) is about what β̂ loses by row i: without the row it would be β̂ + c_i. The
+    leverage h_i = s_i π_i (1 - π_i) x_iᵀH⁻¹x_i is the part of H that the row gives itself, by which its residual was
+    made too small; few rows may decide the slope. The c of a group is the sum over its rows. A row that counts for t
+    rows has c_i = t e_i, e_i of each of them, and enters sums t times: Σ t e² = Σ c² / t, Σ t e⁴ = Σ c⁴ / t³.
+
+    The effective number of rows (or groups) that decide a coefficient is (Σ t e²)² / Σ t e⁴: the variance Σ t e² is as
+    noisy as one from so many equal rows (Satterthwaite 1946).
 
     Returns None where there is no maximum: the hits are separable, or the log-odds constant.
     """
     predicted = log_odds(view.p, view.complement)
     if view.hit.all() or not view.hit.any() or np.ptp(predicted) == 0:
         return None
-    w = view.shares
+    s = view.shares
     y = view.hit.astype(np.float64)
     x = np.stack([np.ones(view.n), predicted])
-    solved = _newton(x, y, w, np.array([0.0, 1.0]))
+    solved = _newton(x, y, s, np.array([0.0, 1.0]))
     if solved is None:
         return None
-    beta, p, hessian = solved
-    bread = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
+    beta, pi, hessian = solved
+    inverse = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
     counts = view.weights if view.counts else None
-    each = w if counts is None else 1 / view.total  # weight of one of the rows that a count stands for
-    leverage = each * p * (1 - p) * np.einsum("in,ij,jn->n", x, bread, x)
-    score: Floats = x * (w * (p - y) / np.maximum(1 - leverage, 0.1))  # HC3: few rows may decide the slope
+    share_of_one = s if counts is None else 1 / view.total  # of one of the rows that a count stands for
+    leverage = share_of_one * pi * (1 - pi) * np.einsum("in,ij,jn->n", x, inverse, x)
+    score: Floats = x * (s * (pi - y) / np.maximum(1 - leverage, LEAST_REMAINING))  # (2, N)
     if view.groups is not None:
         _, member = np.unique(view.groups, return_inverse=True)
-        score = np.array([np.bincount(member, s) for s in score])
-    influence = bread @ score
-    times = np.ones(influence.shape[1])
+        score = np.array([np.bincount(member, of_coefficient) for of_coefficient in score])  # (2, groups)
+    influence = inverse @ score  # c, (2, rows or groups)
+    times = np.ones(influence.shape[1])  # t, of each row; groups occur once
     if counts is not None and view.groups is None:
-        times = np.maximum(counts, 1e-300)
-    square = (influence / np.abs(influence).max(axis=1, keepdims=True)) ** 2 / times
+        times = np.maximum(counts, SMALLEST)
+    square = (influence / np.abs(influence).max(axis=1, keepdims=True)) ** 2 / times  # t e², of any scale
     deciding = square.sum(axis=1) ** 2 / (square**2 / times).sum(axis=1)
-    each = influence / times
-    skew = (each**3 @ times) / (each**2 @ times)
-    pull = bread @ x
-    ends = [np.where(pull > 0, pull * one, pull * other) for one, other in ((-p, 1 - p), (1 - p, -p))]
-    return Cox(beta, each @ influence.T, bread, deciding, skew, np.array([-ends[0], ends[1]]))
+    influence_of_one = influence / times  # e
+    skew = (influence_of_one**3 @ times) / (influence_of_one**2 @ times)
+    # a row (x, y) moves β̂ per share by H⁻¹x (y - π): the more of its two outcomes, to either side
+    residual_influence = inverse @ x  # (2, N)
+    down = np.maximum(residual_influence * pi, residual_influence * (pi - 1))
+    up = np.maximum(residual_influence * (1 - pi), -residual_influence * pi)
+    return Cox(beta, influence_of_one @ influence.T, inverse, deciding, skew, down, up)

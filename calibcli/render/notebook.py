@@ -76,7 +76,7 @@ def plot(value: Any, ax: Any = None) -> Any:
     from calibcli.render.figure import panel
 
     shown = result(value)
-    panels = [p for p in shown.plots if not p.under]
+    panels = [p for p in shown.plots if not p.under]  # without those that are strips under another one
     first = next((p for p in panels if table_contents.bins(p)), panels[0] if panels else forest(shown))
     return panel.alone(first, ax)
 
@@ -113,6 +113,6 @@ def write(value: Any, path: Path) -> None:
         UsageError: as for `render.known_output`.
     """
     shown = result(value)
-    with guarding():
+    with guarding():  # the files that the result was made from count as read, so that none of them is written over
         reading(*(str(entry["path"]) for entry in shown.provenance.get("inputs", ()) if "path" in entry), pipes=True)
         render.write(shown, render.known_output(path))

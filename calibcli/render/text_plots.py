@@ -249,11 +249,13 @@ def _tick(value: float) -> str:
 
 
 def _axis(scale: Scale, label: str, room: int, tick: Callable[[float], str] = _tick) -> str:
+    """Write both ends of an axis, and its label between them if four characters of it or more fit there."""
     low, high = tick(scale[0]), tick(scale[1])
-    text = number_format.short(
-        terminal.clean(label) + (" (log)" if scale[2] else ""), max(4, room - len(low) - len(high) - 2)
+    between = room - len(low) - len(high)
+    text = (
+        number_format.short(terminal.clean(label) + (" (log)" if scale[2] else ""), between - 2) if between > 5 else ""
     )
-    return low + text.center(max(0, room - len(low) - len(high))) + high
+    return low + text.center(max(1, between)) + high
 
 
 def _category(labels: Sequence[str], x: float) -> str:

@@ -268,8 +268,10 @@ def _without_names(contents: FileContents) -> str:
 
     A table without a number may have no header, nor is its first line one where it holds a number that is no class.
     """
+    if not contents.table:
+        return ""
     numeric, cells = any(map(is_numeric, contents.arrays.values())), _begins_with_cells(contents)
-    if not contents.table or (numeric and not cells):
+    if numeric and not cells:
         return ""
     rows = max((array.shape[0] for array in contents.arrays.values()), default=0)
     first, of_text = "a first line with a number" if cells else "a header", "" if numeric else " of text"
@@ -955,7 +957,7 @@ def is_numeric(array: Named) -> bool:
     """Return whether an array holds numbers, or texts that are numbers."""
     if array.dtype.kind not in "USO":
         return True
-    return bool(array.shape[0]) and all(map(is_number, column_evidence.head(array)))
+    return bool(array.shape and array.shape[0]) and all(map(is_number, column_evidence.head(array)))
 
 
 def _label(cells: dict[str, list[str]], k: int, predicted: Sequence[str]) -> str:

@@ -140,7 +140,10 @@ class Columns:
         return np.where(self.predicted == 1, self.confidence, self.rest)
 
     def take(self, rows: Array) -> Columns:
-        """Return the given rows (indices or mask), without class tables, which are sums over all rows."""
+        """Return the given rows (indices or mask), without class tables, which are sums over all rows.
+
+        Not of condensed columns, whose rows stand for many and whose `by_predicted` is a sum over all.
+        """
         picked: dict[str, Any] = {
             name: value[rows]
             for name, value in vars(self).items()
@@ -222,11 +225,11 @@ def _read(
     work: _SpanWork, cells: AcceptsRows | None, threads: int | None, progress: Progress | None
 ) -> dict[ClassBins, ClassTable]:
     n, k, step = work.predictions.n, work.predictions.k, work.step
-    # the rows of a span are so many that its sums by class take little time beside them
+    # the rows of a span are so many that its sums by class take little time beside them, and a multiple of `step`
     size = -(-max(step, FEW, min(8 * k, n // 16)) // step) * step
     spans = [(start, min(start + size, n)) for start in range(0, n, size)]
     tell = progress or extensions.tell
-    totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in work.class_bins]
+    totals = [np.zeros((3, k, b.width)) for b in work.class_bins]  # the three arrays of a `ClassTable`
     with one_thread():
         for done, part in enumerate(_in_order(work, spans, threads), 1):
             if cells:
@@ -264,7 +267,15 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _SpanWork:
-    """Computes one span of rows; the columns are written to `into` if given, and else returned with the part."""
+    """Computes one span of rows: their columns, predicted classes and class tables.
+
+    Attributes:
+        class_bins: how the class tables are binned, each by one.
+        wide: whether scores are computed in double precision, also where they are stored in single.
+        into: the columns by name and the predicted classes of all rows, (N,) each, which a span writes its rows into;
+            without it a part gets arrays of its own.
+        thread: holds `memory`.
+    """
 
     predictions: Predictions
     class_bins: Sequence[ClassBins]
@@ -291,57 +302,77 @@ class _SpanWork:
             scores, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
             rows = 0 if isinstance(scores, DeviceScores) else min(n, self.step)
             dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
-            listed = min(map(least_listed, self.class_bins), default=0.0)
-            self.thread.memory = reusing(scores), Buffer(rows, k, dtype, listed)
+            # blocks list probabilities from here on: smaller ones are in the first bin of every class table
+            least = min(map(least_listed, self.class_bins), default=0.0)
+            self.thread.memory = reusing(scores), Buffer(rows, k, dtype, least)
         return cast(tuple[Any, Buffer], self.thread.memory)
 
     def _scores(self, start: int, stop: int) -> Iterator[tuple[slice, Any]]:
-        """Yield the blocks of a span: their position in it, and their scores."""
+        """Yield the blocks of a span: their rows, counted from its start, and their scores (rows, K).
+
+        As many rows as `step` are read at once; each block of them is no larger than the buffer, so that it stays in
+        the cache.
+        """
         source, buffer = self.memory
-        for at in range(start, stop, self.step):
-            end = min(at + self.step, stop)
+        for read_from in range(start, stop, self.step):
+            read_to = min(read_from + self.step, stop)
+            before = read_from - start  # rows of the span before these
             if isinstance(source, DeviceScores):
-                yield slice(at - start, end - start), source.part(slice(at, end), self.wide)
+                yield slice(before, read_to - start), source.part(slice(read_from, read_to), self.wide)
                 continue
-            scores = read(source, at, end)
-            if not buffer.narrow:  # which are converted when they are sorted by class
+            scores = read(source, read_from, read_to)
+            if not buffer.narrow:  # narrow ones are converted when they are sorted by class
                 scores = scores.astype(buffer.dtype, copy=False)
-            for first in range(0, end - at, buffer.height):
+            for first in range(0, read_to - read_from, buffer.height):
                 block = scores[first : first + buffer.height]
-                yield slice(at - start + first, at - start + first + len(block)), block
+                yield slice(before + first, before + first + len(block)), block
 
     def __call__(self, span: tuple[int, int]) -> _Part:
-        here, source, k, n = slice(*span), self.predictions.scores, self.predictions.k, span[1] - span[0]
-        kind, buffer = source.block if isinstance(source, DeviceScores) else SoftmaxBlock, self.memory[1]
-        labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
-        weights, ends = self.predictions.weights, getattr(source, "ends", None) or ()
-        weights, ends = None if weights is None else weights[here], [one[here] for one in ends]
-        sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
+        """Compute the rows from span[0] up to span[1], block by block.
+
+        A block (`SoftmaxBlock`) writes the numbers of its rows into the columns that it is given, and has their top
+        class; each `ClassSums` adds the block's probabilities to its table. What holds for all rows follows at the end:
+        the Brier score of two classes is halved; where one probability alone is known, it is that of class 1, however
+        small, and class 1 is the predicted one; and a predicted class that was recorded replaces the top class.
+        """
+        predictions, rows = self.predictions, slice(*span)
+        source, n, k = predictions.scores, span[1] - span[0], predictions.k
+        block_of = source.block if isinstance(source, DeviceScores) else SoftmaxBlock
+        buffer = self.memory[1]
+        labels = np.asarray(predictions.labels[rows], dtype=np.int64)
+        weights = None if predictions.weights is None else predictions.weights[rows]
+        # class of the largest and the smallest score of each row, where a scan of all rows has found them
+        extremes = [values[rows] for values in getattr(source, "ends", None) or ()]
         if self.into is None:
             out: dict[str, Floats] = {name: np.empty(n) for name in NAMES}
             predicted = np.empty(n, dtype=np.int64)
         else:
-            out, predicted = {name: column[here] for name, column in self.into[0].items()}, self.into[1][here]
-        masked = self.predictions.kind == "logits"  # a probability of 0 is a claim, a logit of -inf a class left out
+            columns_of_all, predicted_of_all = self.into
+            out, predicted = {name: column[rows] for name, column in columns_of_all.items()}, predicted_of_all[rows]
+        sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
+        masked = predictions.kind == "logits"  # a probability of 0 is a claim, a logit of -inf a class left out
+
         for part, scores in self._scores(*span):
-            w, known = None if weights is None else weights[part], [one[part] for one in ends]
-            columns_here = {name: column[part] for name, column in out.items()}
-            block = kind(scores, labels[part], buffer, columns_here, w, masked, known)
+            weights_here = None if weights is None else weights[part]
+            extremes_here = [values[part] for values in extremes]
+            out_here = {name: column[part] for name, column in out.items()}  # views, which the block fills
+            block = block_of(scores, labels[part], buffer, out_here, weights_here, masked, extremes_here)
             predicted[part] = block.top
             for table in sums:
-                table.add(block, w)
+                table.add(block, weights_here)
+
         if k == 2 and "brier" in out:
             out["brier"] *= 0.5
         tables = []
         if sums:
             hit = predicted == labels
-            tables = [table.total(predicted, out["confidence"], hit, weights) for table in sums]
-        if self.predictions.top_only:
+            tables = [table.total(predicted, out["confidence"], hit, weights) for table in sums]  # (3, K, bins) each
+        if predictions.top_only:
             low = predicted == 0
             out["confidence"][low], out["rest"][low] = out["rest"][low], out["confidence"][low]
             predicted[:] = 1
-        elif self.predictions.predicted is not None:
-            predicted[:] = self.predictions.predicted[here]
+        elif predictions.predicted is not None:
+            predicted[:] = predictions.predicted[rows]
         return _Part(out, predicted, labels, tables)
 
 
@@ -424,6 +455,7 @@ class GatheredParts:
             self.ready = {i: whole.with_rows(rows, PickedScores(scores, rows))}
         else:
             together = self.parts[i : i + _fit(self.parts[i:], self.most)]
+            # rows that lie fewer than NEAR bytes apart are read together with what is between them
             gathered = gather(scores, np.concatenate(together), NEAR, self.memory)
             blocks = np.split(gathered, np.cumsum([len(part) for part in together])[:-1])
             read_parts = (

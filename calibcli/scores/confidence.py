@@ -120,7 +120,7 @@ def predictions(
             notes.append(f"{missing:,} of {n:,} rows hold no confidence and are left out" + shares * labelled)
             c, y = c[known], y[known]
         values = len(np.unique(c[: 1 << 20]))
-        if values <= 21 < len(c):
+        if values <= 21 < len(c):  # as 0 %, 5 %, ..., 100 % have
             few = count_text(values, "value")
             notes.append(f"the confidence takes {few} only: bins and curves can show no more than these")
         verdict = named.correct or named.label
@@ -137,6 +137,7 @@ def predictions(
         classes=VERDICTS,
         top_only=True,
         notes=notes,
+        # of several shards the digests of all, else that of the file itself, which is the first
         sha256=fingerprint(files[: None if len(sources) > 1 else 1]),
         facts={
             "format": contents[0].format,
@@ -151,10 +152,10 @@ def predictions(
             else "by the names of the columns",
             "columns": 1,
             "class_rows": counts,
-            "repeated_rows": 0,
+            "repeated_rows": 0,  # not known: equal confidences are no sign of equal rows
             "evaluation": dict(contents[0].facts),
             "missing_confidences": missing,
-            "unanswered": 0 if reading.missing else missing,
+            "unanswered": 0 if reading.missing else missing,  # a gate refuses such rows, unless --missing drop
             "files": files,
         },
         **further,

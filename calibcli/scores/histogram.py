@@ -42,13 +42,15 @@ class ClassBins:
     edges: Edges = "right"
     threshold: float = 0.0
 
+    @property
+    def width(self) -> int:
+        """Bins of a table: `edges=torchmetrics` has one more than `bins`, for probabilities of 1."""
+        return self.bins + (self.edges == "torchmetrics")
+
 
 @dataclass(frozen=True, eq=False)
 class ClassTable:
-    """Sums over rows per class and bin: (K, bins) weights, weighted probabilities and weighted hits.
-
-    `edges=torchmetrics` has one bin more than `bins`.
-    """
+    """Sums over rows per class and bin: (K, width) weights, weighted probabilities and weighted hits."""
 
     count: Floats
     sum_p: Floats
@@ -67,7 +69,7 @@ class ClassSums:
 
     def __init__(self, bins: ClassBins, k: int, precision: float) -> None:
         self.how, self.k, self.precision = bins, k, precision
-        self.width = bins.bins + (bins.edges == "torchmetrics")
+        self.width = bins.width
         self.mass = np.zeros(k)
         self.listed: list[tuple[Ints, Floats, Floats | None]] = []
         self.missed: list[tuple[Ints, Floats, Floats | None]] = []
@@ -81,7 +83,7 @@ class ClassSums:
         self.mass += block.mass
 
     def total(self, top: Ints, confidence: Floats, hit: Array, weights: Floats | None) -> Floats:
-        """Return (3, K, bins) sums of weights, probabilities and hits. Without a threshold, the first bin gets the
+        """Return (3, K, width) sums of weights, probabilities and hits. Without a threshold, the first bin gets the
         remainder of the totals.
 
         Args:
@@ -99,7 +101,7 @@ class ClassSums:
             mass = self.mass + np.bincount(top, weighted[: len(top)], self.k)
             count[:, 0] = rows - count[:, 1:].sum(axis=1)
             sum_p[:, 0] = np.maximum(mass - sum_p[:, 1:].sum(axis=1), 0.0)
-        return np.stack([count, sum_p, sum_y])
+        return np.stack([count, sum_p, sum_y])  # (3, K, width)
 
     def _flat(self, col: Ints, p: Floats) -> Ints:
         """Return the cell of each probability; those that do not count are in one beyond the last."""
@@ -203,10 +205,10 @@ class HistogramCells:
 
     def _fold(self) -> tuple[Floats, Floats]:
         """Add the waiting rows and the waiting cells to the dense sums."""
-        count, sums = self._dense or (np.zeros(self.size), np.zeros((2, len(NAMES), self.size)))
+        count, sums = self._dense or (np.zeros(self.size), np.zeros((2, len(NAMES), self.size)))  # as in `Sums`
         for used, more, values in self._parts:
             count[used] += more
-            sums[:, :, used] += values
+            sums[:, :, used] += values  # (2, columns, used cells)
         if self._waiting:
             cell = np.concatenate([cell for cell, _ in self._waiting])
             count += np.bincount(cell, minlength=self.size)
@@ -270,7 +272,7 @@ class HistogramCells:
 
 def _occupied(count: Floats, sums: Floats) -> Sums:
     used = np.flatnonzero(count)
-    return used, count[used], sums[:, :, used]
+    return used, count[used], sums[:, :, used]  # the last is (2, columns, used cells)
 
 
 def _tilt(lower: Floats, complement: Floats, spread: Floats) -> Floats:

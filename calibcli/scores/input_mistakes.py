@@ -43,6 +43,7 @@ from calibcli.scores.score_kind import (
 from calibcli.scores.softmax import CACHED, NARROW, DeviceScores, Piece
 
 Hashes = npt.NDArray[np.uint64]
+OF_ONE = 0.01  # of the tolerance of a row's sum, what one probability is given: as 100 classes would share it
 MARKS = 4  # score columns that identify a row, beside its largest score and that of its label
 ORDER_P = 1e-6  # p-value below which labels are taken to be in another order: an error on sound files is that rare
 MOST_COPIES = 0.2  # share of copied rows above which a gate gives no verdict
@@ -73,7 +74,9 @@ class UnnormalisedRows(Mistake):
 
     def verdict(self, outcome: Outcome) -> list[str]:
         scan, probabilities = outcome.scan, outcome.kind == "probabilities"
-        worst, tolerance = scan.off(outcome.kind), scan.unit.tolerance if probabilities else scan.tolerance
+        worst = scan.off(outcome.kind)  # the largest |sum - 1| of a row; 0 for logits
+        # of sums of probabilities, by their dtype and decimals; else of log-probabilities, whose logsumexp is to be 0
+        tolerance = scan.unit.tolerance if probabilities else scan.tolerance
         if worst <= tolerance:
             return []
         rows = f"{scan.unit.off.count:,} of {scan.finite:,} rows do" if probabilities else "rows do"
@@ -98,7 +101,7 @@ class SoftmaxTwice(Mistake):
 
     def verdict(self, outcome: Outcome) -> list[str]:
         """A note, or for 10 classes and more an error, unless the kind was given."""
-        k, slack = outcome.scan.k, 1e-6 + outcome.scan.unit.tolerance * 0.01
+        k, slack = outcome.scan.k, 1e-6 + outcome.scan.unit.tolerance * OF_ONE
         low, high = 1 / (math.e + k - 1), math.e / (math.e + k - 1)  # of e^a / sum e^b for a, b in [0, 1]
         outside = self.low < low - slack or self.high > high + slack
         if outcome.kind != "probabilities" or k < 2 or self.spread < 1e-6 or outside:
@@ -203,7 +206,8 @@ class TiedScores(Mistake):
     def see(self, block: ScoreBlock) -> None:
         if block.at_label is None or block.rows.k == 1:
             return
-        right, largest = block.at_label == block.rows.top, block.rows.largest
+        right = block.at_label == block.rows.top
+        largest = block.rows.largest  # (n,) how many scores equal the largest; None if it is one in every row
         self.seen += block.rows.n
         if largest is None:
             self.right += int(np.count_nonzero(right))
@@ -505,17 +509,19 @@ def scan(
     step = min(scores.height, PAIRS) if isinstance(scores, DeviceScores) else rows_of(scores)
     head = scores.read(0, min(n, 1000))
     coarse = _coarse(head, scores.dtype)
-    tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
+    tolerance = max(1e-4, coarse, _rounding_of_sum(k, decimals) if decimals else 0.0)
+    # the first row says it of most files
     whole = all(np.array_equal(rows, np.floor(rows)) for rows in (head[:1], head))
-    digits = 0 if whole else decimals
-    rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
-    slack, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
+    constant = ConstantSum(_rounding_of_sum(k, 0 if whole else decimals))
+    of_logsumexp, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
     mistakes = {kind: kind() for kind in MISTAKES}
-    result = Scan(n, k, UnitSums(k, tolerance), slack, nonfinite, ConstantSum(rounding), mistakes, forced)
+    result = Scan(n, k, UnitSums(k, tolerance), of_logsumexp, nonfinite, constant, mistakes, forced)
     for mistake in mistakes.values():
         mistake.begin(head, n)
     every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
     which = marker_classes(k) if labels is not None and n <= HASHED else ()
+    # (n,) class of the largest score, and (n,) smallest score, which the pass over columns needs too: where they cost
+    # time, and are not too many to keep
     ends = None
     if k > NARROW and n <= MANY and not isinstance(scores, DeviceScores):
         ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
@@ -534,6 +540,10 @@ def _pieces(
 ) -> Iterator[tuple[int, Piece]]:
     """Yield (first row, piece) for rows that are read together. Scores on a device give one piece, which stays
     there.
+
+    Args:
+        which: classes whose scores will be asked for.
+        ends: memory for the class of the largest score and for the smallest score of all rows, or None.
     """
     if isinstance(scores, DeviceScores):
         yield start, scores.piece(start, stop)
@@ -544,6 +554,11 @@ def _pieces(
     for at in range(0, len(block), height):
         here = slice(start + at, start + min(at + height, len(block)))
         yield here.start, Piece(block[at : at + height], which, ends and (ends[0][here], ends[1][here]))
+
+
+def _rounding_of_sum(k: int, decimals: int | None) -> float:
+    """Return how far the rounding of K numbers to so many decimals may move their sum; 0 where it is not known."""
+    return 0.0 if decimals is None else k * 0.5 * 10.0 ** -min(decimals, 300)
 
 
 def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:
@@ -732,8 +747,10 @@ def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --
 
     By chance a row of `test` has a twin in `fit` as often as a row of `fit` has one among the others of `fit`: of
     samples from one population, the share of twins among n - 1 others estimates that among n. Twins come in pairs,
-    which about doubles the variance q (1 - q) / n of either share; what a split puts on both sides it takes from
-    within one, so that their errors add up. Rows that give one class all probability tell nothing and are left out.
+    which about doubles the variance q (1 - q) / n of either share. What a split puts on both sides it takes from within
+    one, so that their errors may be opposite: the refusal, which stops a run, needs three times the sum of both
+    standard errors. The note, which stops nothing, takes them as independent, each at the share that chance explains.
+    Rows that give one class all probability tell nothing and are left out.
 
     Raises:
         InputError: more are than ties by chance explain, by over 1 % and three standard errors.

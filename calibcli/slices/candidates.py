@@ -148,6 +148,8 @@ def others(path: Paths, reading: Reading) -> list[str]:
     paths = [Path(path)] if isinstance(path, str | Path) else list(path)
     sources = recorded_outputs.open_all(paths, reading)
     contents = recorded_outputs.load(sources[0])
+    # where an array of the first file may be the scores, that file is enough; else columns are, which are found by the
+    # labels of all files
     every = [contents] if array_names.candidates(contents) else recorded_outputs.load_all(sources, reading)
     options = (reading.scores, reading.labels, reading.ids, reading.weights, reading.group, reading.confidence)
     fixed = (reading.correct, reading.predicted, contents.scores, contents.labels, contents.ids, contents.groups)
@@ -196,9 +198,9 @@ class Evidence:
     """Evidence of each row, from which the strength of rules is computed.
 
     Attributes:
-        value: (N,) weighted values, of mean 0 where nothing is wrong.  variance: (N,) their variance then.
+        value: (N,) weighted values w x, with x of mean 0 where nothing is wrong.  variance: (N,) that of w x then.
         signed: whether both directions are wrong, and rules are compared with the other rows, too.
-        weight: (N,) or None.  total: sums of weight, value and variance over the searched rows.
+        weight: (N,) w, or None for 1.  total: sums of weight, value and variance over the searched rows.
     """
 
     value: Floats
@@ -255,7 +257,7 @@ def ranked(
     """
     codes = np.stack([column.codes[rows] for column in columns])
     weights = [None, evidence.value[rows], evidence.variance[rows]]
-    weights += [] if evidence.weight is None else [evidence.weight[rows]]
+    weights += [evidence.weight[rows]] if evidence.signed and evidence.weight is not None else []
 
     def strengths(sums: Sequence[Floats]) -> Floats:
         """Return z of rules from their number of rows, value, variance, and weight if there are weights."""
@@ -350,7 +352,7 @@ def _products(codes: Codes, weights: Sequence[Floats | None], one: _Block, other
 
     The counts are exact, as a piece of rows has fewer than 2**24.
     """
-    sums = np.zeros((len(weights), len(one.cell), len(other.cell)))
+    sums = np.zeros((len(weights), len(one.cell), len(other.cell)))  # (weights, cells, cells)
     # float32 ends at 3e38
     scales = [1.0 if weight is None else float(np.abs(weight).max()) or 1.0 for weight in weights]
     for start in range(0, codes.shape[1], PIECE):

@@ -65,7 +65,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     if not coded:
         raise InputError("no column can be searched: " + "; ".join(notes), "name others: --by COLUMN")
     searched_rows, confirming_rows = np.flatnonzero(searched), np.flatnonzero(~searched if split else searched)
-    evidence = evidence.over(searched_rows)
+    evidence = evidence.over(searched_rows)  # still of all rows; the totals are those of the searched ones
     rules, count = ranked(coded, evidence, searched_rows, least, min(search.depth, 2), progress)
     if search.depth == 3:
         deeper = search_with_sliceline(coded, evidence, searched_rows, least)
@@ -80,6 +80,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     confirming = measured.rows.at(confirming_rows)
     total = float(confirming.value)
     share = max(SHARE, search.min_n / predictions.n)
+    # the slice has s n rows, and is compared with the others: v / (s n) + v / ((1 - s) n) = v / (1 - s) / (s n)
     variance = float(np.average(evidence.variance[confirming_rows])) / (1 - min(share, 0.5))
     gap = detectable(variance, share * len(confirming_rows), count, TESTS if split else count, search.alpha)
     report_progress(1.0, "")
@@ -103,18 +104,24 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
 
 
 def _measured(sample: Sample, search: Search) -> tuple[MeasuredRows, Evidence]:
-    """Return what is measured on each row, and the evidence by which rules are ranked."""
+    """Return what is measured on each row, and the evidence by which rules are ranked.
+
+    Of gaps p - y the evidence has the variance p (1 - p) of calibrated rows. Of errors it is what exceeds the error of
+    all rows, with the variance of rows that share it; then only an excess is wrong, not the opposite.
+    """
     design = sample.weights, sample.counts, sample.columns.groups
     w = np.ones(sample.columns.n) if sample.weights is None else sample.weights
-    power = w if sample.counts else w * w
+    power = w if sample.counts else w * w  # a count stands for so many independent rows
     if search.find == "gap":
         view = sample.view()
-        evidence = Evidence(w * view.residual, power * (view.p * view.complement), weight=sample.weights)
+        variance = power * (view.p * view.complement)
+        evidence = Evidence(value=w * view.residual, variance=variance, weight=sample.weights)
         return MeasuredRows(WeightedMean(view.residual, *design), view.p), evidence
     wrong: Floats = (~sample.columns.correct).astype(np.float64)
     mean = float(np.average(wrong, weights=w))
-    spread = np.full(len(wrong), mean * (1 - mean))
-    return MeasuredRows(WeightedMean(wrong, *design), None), Evidence(w * (wrong - mean), power * spread, signed=False)
+    variance = power * np.full(len(wrong), mean * (1 - mean))
+    evidence = Evidence(value=w * (wrong - mean), variance=variance, signed=False, weight=sample.weights)
+    return MeasuredRows(WeightedMean(wrong, *design), None), evidence
 
 
 def _label_leak_note(column: CodedColumn, labels: Ints, predicted: Ints) -> str:

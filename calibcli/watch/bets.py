@@ -48,7 +48,7 @@ def log_mean(wealth: Floats, shares: Floats | None = None) -> Floats:
         shares = np.full(wealth.shape[-1], 1 / wealth.shape[-1])
     parts = wealth + np.log(shares)
     top = np.maximum(parts.max(axis=-1), -1e300)
-    return np.asarray(top + np.log(np.exp(parts - top[..., None]).sum(axis=-1)))
+    return np.asarray(top + np.log(np.exp(parts - top[..., None]).sum(axis=-1)))  # (..., S) over S
 
 
 def evidence_above(table: Floats, seen: Floats) -> Floats:
@@ -63,6 +63,7 @@ def evidence_above(table: Floats, seen: Floats) -> Floats:
 
 def wealth_on_seen_signs(tonight: Floats, gaps: Floats) -> Floats:
     """Return tonight's wealth (..., L) of bets on the signs of the gaps (..., B) of earlier nights."""
+    # (..., B, 2, L) tonight: the first of two is a bet on gaps above 0
     return np.asarray(np.where(gaps[..., None] >= 0, tonight[..., 0, :], tonight[..., 1, :]).sum(axis=-2))
 
 
@@ -79,12 +80,12 @@ def strategy_shares(bins: int, count: int) -> Floats:
 
 def _wealth_by_strategy(table: Floats, seen: Floats) -> Floats:
     """Return the wealth (..., S) of each set of signs: all equal, those that change once, and those seen before."""
-    sums = np.cumsum(table, axis=-3)
-    total = sums[..., -1, :, :]
-    turned = total[..., None, :, :]
+    sums = np.cumsum(table, axis=-3)  # (..., B, 2, L) over bins up to each
+    total = sums[..., -1, :, :]  # (..., 2, L)
+    turned = total[..., None, :, :]  # (..., 1, 2, L)
     if table.shape[-3] > 1:
-        below = sums[..., :-1, :, :]
-        turned = below + (turned - below)[..., ::-1, :]
+        below = sums[..., :-1, :, :]  # (..., B - 1, 2, L)
+        turned = below + (turned - below)[..., ::-1, :]  # one sign below, the other above
     parts = [total, turned, seen]
     front = table.shape[:-3]
     return np.concatenate([p.reshape(*front, -1) for p in parts], axis=-1)
@@ -263,7 +264,7 @@ class Stream:
         self.drift, self.night = add_start(self.drift, self.night, self._strategy_wealth()), self.night + 1
         if self.watched.bins:
             self.seen = self.seen + wealth_on_seen_signs(self.tonight, self.gaps)
-            self.gaps = MEMORY * self.gaps + self.sums_tonight[..., 1]
+            self.gaps = MEMORY * self.gaps + self.sums_tonight[..., 1]  # Σ w x of (..., B, 2)
         self.fail, self.sums = self.fail + self.tonight, self.sums + self.sums_tonight
         self.tonight, self.sums_tonight = np.zeros_like(self.tonight), np.zeros_like(self.sums_tonight)
 
@@ -280,7 +281,7 @@ class Stream:
             shares: Floats | None = strategy_shares(self.watched.size, L)
         else:
             fail, shares = log_mean(_alternatives_together(table)), None
-            passing = log_mean(self.passed[..., 0, :, :]).min(axis=-1)
+            passing = log_mean(self.passed[..., 0, :, :]).min(axis=-1)  # of (..., 1, A, L): over L, then A
         began = log_mean(add_start(self.drift, self.night, self._strategy_wealth()), shares)
         drift = np.logaddexp(began, log_share_unstarted(self.night))
         return {"fail": fail, "pass": passing, "drift": drift}
@@ -306,11 +307,15 @@ class Stream:
 
 def _alternatives_together(table: Floats) -> Floats:
     """Reshape the wealth (..., 1, A, L) of a mean to (..., A L)."""
-    return table.reshape(*table.shape[:-3], -1)
+    return table.reshape(*table.shape[:-3], -1)  # (..., A L)
 
 
 def thresholds(watched: WatchedRule, alpha: float, per_year: float, value: str = "") -> dict[str, float]:
-    """Return the log E at which each claim is made; alarms on slices share the error probability, as in a gate."""
+    """Return the log E at which each claim is made; alarms on slices share the error probability, as in a gate.
+
+    `per_year` bounds the chance of a false alarm of drift in all years together, and so in each: E of a drift is the
+    mean over its starts, in whatever year, and reaches 1 / per_year with at most this chance while the rule is kept.
+    """
     family = watched.family(value)
     return {
         "fail": math.log(family / alpha),

@@ -506,8 +506,8 @@ def _stacked(levels: Sequence[MeasuredArm]) -> Floats | None:
 def _combined(levels: Sequence[MeasuredArm], weights: Floats) -> MeasuredArm:
     """Return a weighted sum of arms."""
     draws = _stacked(levels)
-    values = np.tensordot(weights, np.stack([one.values for one in levels]), 1)
-    return MeasuredArm(values, None if draws is None else np.tensordot(weights, draws, 1))
+    values = np.tensordot(weights, np.stack([one.values for one in levels]), 1)  # (A,) (A, S)
+    return MeasuredArm(values, None if draws is None else np.tensordot(weights, draws, 1))  # (A, S, B)
 
 
 def _extreme(levels: Sequence[MeasuredArm], side: int) -> MeasuredArm:

@@ -330,6 +330,7 @@ def _options() -> dict[str, tuple[Any, str]]:
     """Return kind and example of each option of training, as `VALUES` has them."""
     kinds, options = get_type_hints(Training, include_extras=True), {}
     for f in dataclasses.fields(Training):
+        # `values` says in words what a kind may be, as "a whole number from 1" or "a number above 0 or none"
         example, words = json.dumps(EXAMPLES.get(f.name, f.default)), values(kinds[f.name]).removesuffix(" or none")
         options[f.name] = (
             kinds[f.name],

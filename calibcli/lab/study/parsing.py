@@ -147,6 +147,8 @@ def _read(
         raise UsageError(
             f"{source} has schema {raw['schema']}, this version reads {SCHEMA}", f"write schema = {SCHEMA}"
         )
+    # each [size.NAME] has keys that replace those of the file; "small" may be asked of any study, and does nothing
+    # where there is none
     sizes = raw.pop("size", {})
     for name, table in where.known(
         sizes, set(sizes) if isinstance(sizes, Mapping) else (), "[size]", values=False
@@ -168,7 +170,7 @@ def _read(
             raise UsageError(f"{where.at(name)}: {name} = {value!r}", 'write device = "cuda" or threads = 1')
     options = _options(train, where, "[train]")
     asked = [part for part in PARTS if not (split and part == "validation")]
-    if data:  # of which a recipe may name other parts
+    if data:  # a recipe may name its parts as "#SPLIT"; `data` is put before it, or before the usual name
         of_data = {part: name for part, name in rows.items() if str(name).startswith("#")}
         rows = {part: data + of_data.get(part, f"#{part}") for part in asked}
     missing = [part for part in asked if not rows.get(part) or str(rows[part]).startswith("#")]
@@ -191,6 +193,7 @@ def _read(
         **fields,
         differs=tuple(study_table.get("differs", ())),
     )
+    # a paper's own numbers: tables of the file, and those of the CSV file that [study] printed = NAME names
     named = [_printed(table, study, where) for table in where.tables(raw, "printed")]
     of_table = table_of(study_table["printed"]) if study_table.get("printed") else []
     return dataclasses.replace(study, printed=tuple(_here([*named, *of_table], study))), where
@@ -277,8 +280,13 @@ def _refused(options: frozenset[tuple[str, Any]]) -> tuple[str, str] | None:
 
 
 def _arms(table: Any, where: _Where) -> list[Arm]:
-    """Read one arm, or one for each value of the lists that its `{name}`s stand for."""
-    if Path(where.source).name == FILE and isinstance(table, Mapping):  # folders of before `[[printed]]` go on
+    """Read one arm, or one for each value of the lists that its `{name}`s stand for.
+
+    A hole `{name}` in a text of the arm needs a list of that name beside it. The values that an arm was filled with are
+    its place on axes of these names (`at`), if they are numbers; and its options, if options have these names.
+    """
+    # studies that were begun when arms held their own `printed` numbers, now in [[printed]], can be continued
+    if Path(where.source).name == FILE and isinstance(table, Mapping):
         table = {key: value for key, value in table.items() if key != "printed"}
     needed = {"name", "from", "change"} if isinstance(table, Mapping) and "from" in table else {"name", "loss"}
     if not isinstance(table, Mapping) or not needed <= table.keys():
@@ -299,16 +307,17 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
         raise UsageError(problem, f"write fewer values: at most {MOST_ARMS} arms")
     arms = []
     for values in itertools.product(*(table[hole] for hole in sorted(holes))):
-        at = dict(zip(sorted(holes), values, strict=True))
-        words = {k: f"{v:.15g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
+        value_of = dict(zip(sorted(holes), values, strict=True))
+        words = {k: f"{v:.15g}" if isinstance(v, int | float) else str(v) for k, v in value_of.items()}
         filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], text) for key, text in texts.items()}  # noqa: B023
         written = {k: v for k, v in {**table, **filled}.items() if k not in holes}
         known = where.known(written, {"at", *needed, *(() if "from" in needed else OPTIONS)}, "[[arm]]")
         options = {k: v for k, v in known.items() if k not in ("at", *needed)}
-        own = _options({**options, **{k: v for k, v in at.items() if k in OPTIONS}}, where, f"arm {filled['name']}")
-        at = {k: v for k, v in at.items() if isinstance(v, int | float)} | table.get("at", {})
-        made = (filled.get(key, "") for key in ("from", "change"))
-        arms.append(Arm(filled["name"], filled.get("loss", ""), own, at, *made))
+        options |= {k: v for k, v in value_of.items() if k in OPTIONS}
+        own = _options(options, where, f"arm {filled['name']}")
+        at = {k: v for k, v in value_of.items() if isinstance(v, int | float)} | table.get("at", {})
+        source, change = filled.get("from", ""), filled.get("change", "")
+        arms.append(Arm(filled["name"], filled.get("loss", ""), own, at, source, change))
     return arms
 
 
@@ -342,6 +351,7 @@ def _printed(table: Any, study: Study, where: _Where) -> PrintedNumbers:
 
 def _here(numbers: Sequence[PrintedNumbers], study: Study) -> Iterator[PrintedNumbers]:
     """Yield the numbers whose arm, network and metrics are in the study, under its own name of the network."""
+    # the specs of one network in whatever spelling have one canonical form, which `check` returns
     networks = {factory.check(arch): arch for arch in study.arch} if numbers else {}
     names, measured = {arm.name for arm in study.arms}, set(study.measured)
     for one in numbers:
@@ -411,6 +421,7 @@ def _check(study: Study, where: _Where) -> None:
             if key in claim.keys:
                 where.among(str(claim.keys[key]), names, f"claim {claim.id}: no arm '{claim.keys[key]}'")
         if claim.along:
+            # its axis is a measured number, if its kind allows that, or one that arms are written with (`at`)
             measured_axis = claim.entry.traits.measured_axis and study.is_measured(claim.along)
             _least_arms(study.asked(claim) if measured_axis else study.ordered(claim.along), claim, several, where)
         if "causes" in claim.keys:
@@ -418,7 +429,11 @@ def _check(study: Study, where: _Where) -> None:
 
 
 def _least_arms(arms: Sequence[Arm], claim: StudyClaim, several: bool, where: _Where) -> None:
-    """Refuse a claim about fewer arms than its kind needs, one more where there are several claims."""
+    """Refuse a claim about fewer arms than its kind needs.
+
+    Where arms are a random sample (`drawn` says of what), the claim is about all that might have been drawn, and its
+    smallest p-value depends on their number alone: several claims share α, so that each needs an arm more.
+    """
     least = claim.entry.traits.fewest
     if claim.keys.get("drawn"):
         least = claim.entry.traits.fewest_drawn + several

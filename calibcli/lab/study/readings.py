@@ -70,7 +70,7 @@ def sums(name: str, columns: Columns) -> RowSums:
 
 def means(rows: Floats) -> RowSums:
     """Write the mean of a number of each row as `RowSums`."""
-    return RowSums(np.asarray(rows[:, None], np.float64), lambda mean: np.asarray(mean[..., 0]))
+    return RowSums(np.asarray(rows[:, None], np.float64), lambda mean: np.asarray(mean[..., 0]))  # (..., 1) of draws
 
 
 def binned(statistic: GapNorm, options: Mapping[str, Any]) -> RowSums:
@@ -104,7 +104,7 @@ def draws(n: int, count: int, seed: int = 0) -> Floats:
 
 
 def _ratio(means: Floats) -> Floats:
-    share, value = means[..., 0], means[..., 1]
+    share, value = means[..., 0], means[..., 1]  # of (..., 2), a mean for each draw
     return np.asarray(np.where(share > 0, value / np.where(share > 0, share, 1), np.nan))
 
 

@@ -54,7 +54,8 @@ def curvature(model: nn.Module, rows: Loader, seed: int, most: int = 256) -> dic
     from calibcli.networks import curvature as hessian
 
     chosen = torch.linspace(0, len(rows) - 1, min(most, len(rows))).long()
-    result = hessian.measure(model, rows(chosen), "lambda_max", "trace", forward=inference.logits, seed=seed)
+    inputs_and_labels = rows(chosen)
+    result = hessian.measure(model, inputs_and_labels, "lambda_max", "trace", forward=inference.logits, seed=seed)
     return {name: result[name].value for name in ("lambda_max", "trace")}
 
 

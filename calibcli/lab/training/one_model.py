@@ -102,6 +102,7 @@ def fit(
     """
     model = copy.deepcopy(start.model).to(device, dtype)
     notes = _misfits(recipe, model, parts, kept.kind)
+    # γ of the loss as it is in the last epochs of its schedule; None where it is no focal loss of one γ
     gamma = losses.final(losses.objective(recipe.loss).loss.spec).link_gamma if kept.report_link == "phi" else None
     if gamma is not None:
         note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {gamma:g}"
@@ -111,9 +112,10 @@ def fit(
     batches.freeze(model, recipe.freeze)
     train = whole = Loader(parts.train, device, dtype)
     steers = parts.validation
-    if steers is not None and losses.objective(recipe.loss).loss.needs_validation:
+    if steers is not None and (own := losses.objective(recipe.loss).loss).needs_validation:
         steers = steers.select(_halves(parts)[1])
-        notes.append("adafocal is steered by half of the validation rows, which the temperature is not fitted on")
+        steered = f"{own.spec.partition(':')[0]} is steered by half of the validation rows"
+        notes.append(f"{steered}, which the temperature is not fitted on")
     steering = None if steers is None else Loader(steers, device, dtype)
     trained: nn.Module = model
     if recipe.head_only:
@@ -175,6 +177,7 @@ def _misfits(recipe: Recipe, model: nn.Module, parts: Parts, kind: str | None) -
         UsageError, InputError: they do not fit at all.
     """
     for role, data in parts.items():
+        # only training rows may change from one reading to the next, as those that are augmented do
         known = inference.check(data, model, kind, drawn=role == "train")
         if role == "train" and parts.classes > known:
             raise InputError(f"the labels have {parts.classes} classes, the model {known}", "use a model with more")

@@ -51,8 +51,9 @@ def crop(images: Tensor, generator: torch.Generator, *, pad: Annotated[int, Rang
     left = torch.randint(2 * pad + 1, (n, 1), generator=generator, device=images.device)
     rows = top + torch.arange(height, device=images.device)
     columns = left + torch.arange(width, device=images.device)
-    image = torch.arange(n, device=images.device)[:, None, None]
+    image = torch.arange(n, device=images.device)[:, None, None]  # (n, 1, 1), for (n, height, width) places
     # advanced indices around a slice put the channels last
+    # the places come first, and channels last: (n, height, width, channels)
     return padded[image, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
@@ -68,7 +69,7 @@ def flip(images: Tensor, generator: torch.Generator) -> Tensor:
     torch.Size([5, 1, 2, 2])
     """
     chosen = torch.rand(len(images), generator=generator, device=images.device) < 0.5
-    return torch.where(chosen[:, None, None, None], images.flip(3), images)
+    return torch.where(chosen[:, None, None, None], images.flip(3), images)  # (n, channels, height, width)
 
 
 @AUGMENTATIONS.add("mixup")

@@ -27,6 +27,7 @@ class PadShortcut(nn.Module):
         self.after = outputs - inputs - self.before
 
     def forward(self, x: Tensor) -> Tensor:
+        # (n, channels, height, width): fewer places, and further channels of 0
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.before, self.after))
 
 

@@ -60,7 +60,7 @@ class TextCNN(WordVectors):
         self.linear = nn.Linear(filters, classes)
 
     def forward(self, words: Tensor) -> Tensor:
-        x = nn.functional.embedding(words.long(), self.vectors).movedim(2, 1)
+        x = nn.functional.embedding(words.long(), self.vectors).movedim(2, 1)  # (n, words, width) to (n, width, words)
         for number, convolution in enumerate(self.convolutions):
             x = convolution(x).relu()
             x = self.pool(x) if number < 2 else x.amax(2)

@@ -23,9 +23,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         n, tokens, dim = x.shape
+        # (n, tokens, 3, heads, width) to three of (n, heads, tokens, width)
         q, k, v = self.qkv(x).view(n, tokens, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
-        weights = (q @ k.transpose(-1, -2) * (dim // self.heads) ** -0.5).softmax(-1)
-        return cast(Tensor, self.proj((weights @ v).transpose(1, 2).reshape(n, tokens, dim)))
+        weights = (q @ k.transpose(-1, -2) * (dim // self.heads) ** -0.5).softmax(-1)  # (n, heads, tokens, tokens)
+        return cast(Tensor, self.proj((weights @ v).transpose(1, 2).reshape(n, tokens, dim)))  # heads side by side
 
 
 class TransformerBlock(nn.Module):
@@ -91,6 +92,6 @@ class ViT(nn.Module):
         nn.init.normal_(self.cls, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        tokens = self.patches(x).flatten(2).transpose(1, 2)  # (n, patches, width)
         tokens = torch.cat([self.cls.expand(len(x), -1, -1), tokens], 1) + self.positions
         return cast(Tensor, self.linear(self.norm(self.blocks(tokens))[:, 0]))

@@ -31,6 +31,7 @@ from calibcli.networks.curvature.memory_plan import Memory
 from calibcli.networks.curvature.problem import CurvatureProblem, Forward, IndexedData, Tensors, second_order
 from calibcli.networks.curvature.quantities import DEFAULT, QUANTITIES, QuantityEstimates, QuantityTraits
 from calibcli.networks.curvature.selftest import SelfTest, check
+from calibcli.networks.dataset import Dataset
 from calibcli.networks.device import held_signals
 from calibcli.networks.losses import final, objective, pressing
 
@@ -89,18 +90,48 @@ def measure(
         InputError: data or a model that cannot be measured, or memory that does not suffice.
     """
     choices = [QUANTITIES.choose(spec) for spec in quantities or DEFAULT]
+    given = [loss or "ce", *([train_loss] if train_loss is not None else [])]
+    plan: dict[str, Any] = {"params": params, "forward": forward, "batch_size": batch_size, "memory": memory}
+    problem, losses = posed(model, data, given, device=device, dtype=dtype, tf32=tf32, **plan)
+    run: dict[str, Any] = {"seed": seed, "level": level, "progress": progress, "interrupts": interrupts}
+    return measured(problem, losses, choices, **run, terms=terms)
+
+
+def posed(
+    model: nn.Module,
+    data: IndexedData | tuple[Any, torch.Tensor],
+    losses: Sequence[LogitLoss | str],
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    tf32: bool = False,
+    **plan: Any,
+) -> tuple[CurvatureProblem, list[LogitLoss]]:
+    """Pose the problem of a model and data, with the losses on its device; arguments and errors are as in `measure`."""
     source = Tensors(*data) if isinstance(data, tuple) else data
     first = next(iter(model.parameters()), torch.empty(0))
-    where = torch.device(device) if device is not None else first.device
-    plan: dict[str, Any] = {"device": where, "dtype": dtype or first.dtype, "batch_size": batch_size, "memory": memory}
-    if tf32 and (where.type != "cuda" or plan["dtype"] != torch.float32):
+    where, precision = torch.device(device) if device is not None else first.device, dtype or first.dtype
+    if tf32 and (where.type != "cuda" or precision != torch.float32):
         raise UsageError("TF32 is for float32 on a CUDA device", "leave --tf32 out, or pass --device cuda")
-    problem = CurvatureProblem(model, source, params=params, forward=forward, tf32=tf32, **plan)
-    given = [loss or "ce", *([train_loss] if train_loss is not None else [])]
-    losses: list[LogitLoss] = [PlacedLoss(final(one) if isinstance(one, str) else one, where) for one in given]
+    problem = CurvatureProblem(model, source, device=where, dtype=precision, tf32=tf32, **plan)
+    return problem, [PlacedLoss(final(one) if isinstance(one, str) else one, where) for one in losses]
+
+
+def measured(
+    problem: CurvatureProblem,
+    losses: list[LogitLoss],
+    choices: Sequence[Choice[QuantityTraits]],
+    *,
+    seed: int,
+    level: float,
+    progress: Progress | None,
+    interrupts: tuple[type[BaseException], ...],
+    terms: dict[str, Any] | None = None,
+) -> Result:
+    """Measure the quantities of a problem under each loss; arguments and errors are as in `measure`."""
     # one process holds no signals back; of several all must have heard of one
     holding = held_signals() if devices.world() > 1 else contextlib.nullcontext()
-    with second_order(where, problem.model), problem.memory_errors(), holding as signals:
+    with second_order(problem.device, problem.model), problem.memory_errors(), holding as signals:
         certified = any(c.traits.certifies and c.options.get("bound") != "estimate" for c in choices)
         test = check(problem, losses[0], by_group=certified)
         independent(problem)
@@ -302,18 +333,18 @@ def curvature(
     Raises:
         InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity not in text.
     """
-    _check(quantities, memory, level, batch_size, seed, kind)
+    check_arguments(quantities, memory, level, batch_size, seed, kind)
     where, precision = devices.pick(device), devices.dtype(dtype)
-    measured = final(loss)
-    loaded = checkpoint.of(model, arch, arch_file, trust, data).with_gradients()
-    both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
-    rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
-    rows |= {"layout": layout, "inputs": inputs, "labels": labels}
-    dataset = loaded.open_data(data, "test", "validation", **rows, subset=subset, split_seed=split_seed, trust=trust)
+    first = final(loss)
+    rows: dict[str, Any] = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop}
+    rows |= {"interpolation": interpolation, "layout": layout, "inputs": inputs, "labels": labels}
+    rows |= {"subset": subset, "split_seed": split_seed}
+    network: dict[str, Any] = {"arch": arch, "arch_file": arch_file, "trust": trust}
+    loaded, dataset = opened(model, data, kind=kind, **network, **rows)
+    both = {"loss": first, "train_loss": _beside(first, train_loss, loaded)}
     plan: dict[str, Any] = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "level": level}
     plan |= {"seed": seed, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
     plan |= {"terms": terms}
-    inference.check(dataset, loaded.model, kind)
     with devices.process_group(where):
         result = measure(loaded.model, dataset, *quantities, forward=inference.logits, **both, **plan)
     facts, notes = {**loaded.facts(dataset), **result.facts}, [*loaded.notes, *dataset.notes, *result.notes]
@@ -321,9 +352,27 @@ def curvature(
     return headlines.headed(dataclasses.replace(result, facts=facts, notes=notes, provenance=provenance))
 
 
-def _check(
+def opened(
+    model: nn.Module | str | Path,
+    data: Any,
+    *,
+    arch: str | None,
+    arch_file: str | None,
+    trust: bool,
+    kind: Literal["logits"] | None,
+    **rows: Any,
+) -> tuple[checkpoint.Checkpoint, Dataset]:
+    """Open model and data as `curvature` does, and check that they fit; `rows` are options of `dataset.load`."""
+    loaded = checkpoint.of(model, arch, arch_file, trust, data).with_gradients()
+    dataset = loaded.open_data(data, "test", "validation", **rows, trust=trust)
+    inference.check(dataset, loaded.model, kind)
+    return loaded, dataset
+
+
+def check_arguments(
     quantities: tuple[str, ...], memory: str, level: float, batch_size: int, seed: int, kind: str | None
 ) -> None:
+    """Refuse arguments of `curvature` that cannot be, before anything is opened."""
     for option, number, bounds in (("level", level, Level), ("batch-size", batch_size, OrNone), ("seed", seed, Seed)):
         within(number, bounds, f"--{option} ")
     if kind not in (None, "logits"):
@@ -336,7 +385,7 @@ def _check(
         QUANTITIES.choose(quantity)
 
 
-def _beside(measured: Any, asked: str | Callable[..., Any] | None, loaded: checkpoint.Checkpoint) -> Any:
+def _beside(first: Any, asked: str | Callable[..., Any] | None, loaded: checkpoint.Checkpoint) -> Any:
     """Return the second loss: the one asked for, else the checkpoint's own; None where it is the first.
 
     Penalties that the checkpoint was trained with are left out, with a note.
@@ -349,4 +398,4 @@ def _beside(measured: Any, asked: str | Callable[..., Any] | None, loaded: check
             note = f"the model was trained with {run.spec}; curvature is that of losses of single rows"
             loaded.notes.append(f"{note}: the penalty {left_out}, which is of a batch, is not in it")
     second = None if named in (None, "", "none") else final(named)
-    return None if getattr(second, "spec", second) == getattr(measured, "spec", measured) else second
+    return None if getattr(second, "spec", second) == getattr(first, "spec", first) else second

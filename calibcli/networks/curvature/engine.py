@@ -31,6 +31,8 @@ SHARE = 0.3  # of the sampling error, at which an estimator stops unasked, by `b
 ROUND = 64  # probes of a cell between two reports
 NEAR = 128 << 20  # bytes of other Ritz vectors that a certificate takes as known directions
 CAPACITY = 300  # vectors of a Krylov run before it restarts, at most
+TOP, BOTTOM = 10, 4  # Ritz vectors at the ends of the spectrum that a certificate may know: most large ones are above 0
+FLAT = 0.02  # of the largest |θ|: to count a Ritz value below it as 0, as a certificate does, moves no gap by more
 WORKING = 32  # bytes per parameter, at least, of a product and of the vectors around it, beside the basis
 ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 differed by 3
 NUDGE = 0.1  # of ln β: how far it is moved either way to see what a number owes to the temperature
@@ -49,20 +51,25 @@ class Shared:
     ) -> None:
         self.problem, self.seed, self.level, self.signals = problem, seed, level, signals
         self.progress: Progress = report or (lambda fraction, text: None)
-        self.stopped = ""  # the interrupt that arrived: no new work, only what is known
+        self.stopped = ""  # the interrupt that arrived (`measure` sets it): no new work, only what is known
         self.notes: list[str] = []
         self.basis = ""  # the memory plan of the Krylov runs, in words
         self.by_row = False  # whether the terms of rows are wanted beside the numbers
         self.known_quality: dict[str, float] = {}
 
     def agree(self, done: bool = True) -> bool:
-        """Whether every rank says `done`. A signal that came to one of them takes effect in all of them here."""
+        """Whether every rank says `done`. A signal that came to one of them takes effect in all of them here.
+
+        Raises:
+            KeyboardInterrupt: or what else the handler of the first signal raises; the caller then sets `stopped`.
+        """
         if self.signals is None:
             return done
-        (all_done, signal) = devices.all_least(self.problem.device, done, -(self.signals.received or 0))
-        if signal and not self.stopped:
-            self.signals.received = -signal
-            self.signals.release()
+        # the minimum over ranks: minus its number, as a rank without a signal has 0
+        (all_done, minus_signal) = devices.all_least(self.problem.device, done, -(self.signals.received or 0))
+        if minus_signal and not self.stopped:
+            self.signals.received = -minus_signal
+            self.signals.release()  # raises the signal
         return bool(all_done)
 
     def asked(self) -> bool:
@@ -82,7 +89,10 @@ class Shared:
         return read(self.problem)[0]
 
     def heaviest(self, engine: Engine) -> torch.Tensor | None:
-        """Read the logits and each row's heaviest pair (see `read`); None if the logits were read before."""
+        """Read the logits and, in the same pass, what `read` tells of each row's heaviest pair, (N, 1 + tensors).
+
+        None if the logits were read before.
+        """
         if "logits" in vars(self) or engine.problem.beta != 1:
             return None
         self.logits, heaviest_pairs = read(engine.problem, (engine.loss, self.labels, engine.norms))
@@ -225,8 +235,13 @@ class Engine:
 
     @cached_property
     def krylov(self) -> Lanczos:
+        """The run from start vector 0, whose products are remembered where that costs next to nothing.
+
+        They are then made group by group. Micro-batches that lie within a group are the same work either way, while
+        larger ones would be cut; and products by group are never in TF32.
+        """
         layout = self.problem.layout
-        remember = self._small and layout.micro <= layout.group and not self.problem.tf32  # at next to no cost
+        remember = self._small and layout.micro <= layout.group and not self.problem.tf32
         everywhere = all(devices.all_least(self.problem.device, remember))
         return self.new_run(0, operator=self.record if everywhere else self.hessian)
 
@@ -284,21 +299,26 @@ class Engine:
         """Make one more product of a run."""
 
         def room() -> None:
+            """Allocate the next basis vector, without the kept graphs if the plan no longer keeps them."""
             if not self.problem.plan.keep:
                 self.hessian.drop()
             run.basis.reserve(self.problem.device)
 
-        self.problem.guard(room)
+        self.problem.guard(room)  # where memory runs out, again with a smaller plan, which first keeps no graphs
         run.extend()
 
     def certificate(self, index: int) -> Certificate | None:
-        """Certify Ritz vector `index` (negative: from the top) by true products; None after an interrupt."""
+        """Certify Ritz vector `index` (negative: from the top) by true products; None after an interrupt.
+
+        Other Ritz vectors at the ends of the spectrum are known directions: what sampling moves along each of them is
+        divided by the distance of the two Ritz values, along all others by the Ritz value itself (see `_perturbed`).
+        """
         if index not in self._certificates and not self.shared.stopped:
             ritz = self.krylov.ritz()
             m = len(ritz.values)
-            known = ritz.values.abs() > 0.02 * float(ritz.values.abs().max())
-            near = [i for i in sorted({*range(max(0, m - 10), m), *range(min(m, 4))}) if i != index % m and known[i]]
-            near = sorted(near, key=lambda i: abs(i - index % m))
+            known = ritz.values.abs() > FLAT * float(ritz.values.abs().max())
+            ends = sorted({*range(max(0, m - TOP), m), *range(min(m, BOTTOM))})
+            near = sorted((i for i in ends if i != index % m and known[i]), key=lambda i: abs(i - index % m))
             certificate = None
             if self.krylov.operator is not self.hessian and not self.krylov.restarts:
                 chosen = [index % m, *near]
@@ -315,10 +335,10 @@ class Engine:
 
     @cached_property
     def splits(self) -> bool:
-        """Whether Tr(G) can be had from pairs: the loss knows its split, or K is small enough to compute it."""
+        """Whether Tr(G) can be had from pairs: the loss knows its split (see `Pairs`), or K is small enough for one."""
         if self.problem.classes <= MOST_CLASSES:
             return True
-        row = torch.zeros(1, self.problem.classes, dtype=torch.float64)
+        row = torch.zeros(1, self.problem.classes, dtype=torch.float64)  # any logits: only whether it knows is asked
         return known_weights(self.loss, row, self.shared.labels[:1]) is not None
 
     def ggn(self, target: float, exact: bool = False) -> GGNTrace | None:
@@ -335,7 +355,7 @@ class Engine:
 
     @cached_property
     def pairs(self) -> tuple[Pairs, torch.Tensor | None]:
-        """The pairs of all rows, and the heaviest ones as far as the pass for the logits computed them."""
+        """The `Pairs` of all rows, and what `read` tells of the heaviest ones, (N, 1 + tensors), if it read them."""
         self.problem.check_outputs_fit(PAIRS)
         heaviest = self.shared.heaviest(self)
         if self.of is not None and self.problem.beta == 1:  # the same logits
@@ -344,7 +364,11 @@ class Engine:
 
     @cached_property
     def default_precision(self) -> float:
-        """0.3 of Tr(G)'s relative sampling error, as if the Jacobians' norms did not vary: it is known beforehand."""
+        """0.3 of Tr(G)'s relative sampling error, std(m) / (mean(m) √N), at least 0.001: known before any product.
+
+        m_n = Σ_c |l_nc| ‖u_nc‖² is the mass of row n. It is proportional to the row's part of Tr(G) if l >= 0 and the
+        Jacobians stretch all vectors u alike.
+        """
         mass = self.pairs[0].rows
         mean = float(mass.mean())
         return max(SHARE * float(mass.std(unbiased=False)) / mean / len(mass) ** 0.5, 1e-3) if mean > 0 else 1e-3
@@ -360,7 +384,11 @@ class Engine:
 
     @cached_property
     def convex(self) -> bool:
-        """Whether λmax >= 0 is proved: the loss is convex in the logits, and they are linear in the last tensor."""
+        """Whether λmax >= 0 is proved: the loss is convex in the logits, and they are linear in the last tensor.
+
+        If all l >= 0 (but for rounding), vᵀA_n v = Σ_c l_nc (u_ncᵀv)² is not negative. The last tensor's block of H is
+        then that of G, which is not negative either.
+        """
         last = len(self.problem.tensors) - 1
         if self.problem.classes > MOST_CLASSES or bool((self.pairs[0].weights < -1e-12).any()):
             return False
@@ -373,6 +401,7 @@ class Engine:
 
     @cached_property
     def prober(self) -> traces.Prober:
+        """Draws probes of `rest`; to make H - G, the slopes s_n = ∂loss/∂z_n are held fixed in Σ ⟨s_n, z_n⟩."""
         fixed = slope(self.loss) if self.splits else None
         return traces.Prober(self.problem, self.rest, fixed, tensors=self.has_curvature, seed=self.shared.seed)
 
@@ -395,11 +424,14 @@ class Engine:
         """Draw `count` (cells,) probes from number `first` on, in rounds; those of the rounds before an interrupt.
 
         A cell of 0 probes is taken exactly. `layers` asks for each tensor's part. `base` is added to the value that the
-        progress shows. `cell` is its number of rows.
+        progress shows. `cell` is its number of rows, by default `traces.coarse`.
+
+        None after an interrupt before each cell had two probes, of which a variance follows, or its exact value.
         """
         cell = cell or traces.coarse(self.problem.layout.n)
         count = count + torch.zeros(-(-self.problem.layout.n // cell), dtype=torch.long)
-        whole = layers or self.prober.whole(min(float(count.double().mean()), ROUND), cell)
+        in_round = min(float(count.double().mean()), ROUND)  # probes of a cell that one call draws
+        whole = layers or self.prober.whole(in_round, cell)
         key = first, int(count.sum()), cell, whole
         rounds, n = max(1, -(-int(count.max()) // ROUND)), self.problem.layout.n
         if key not in self._probes and not self.shared.stopped:
@@ -415,4 +447,5 @@ class Engine:
                 self.shared.progress((r + 1) / rounds, f"Tr(H) {base + mean.value:.4g} ± {mean.se:.2g}")
                 self.shared.agree()
         done = self._probes.get(key)
+        # forms[:, 0] (cells,) is the number of probes so far, 1 of a cell that was taken exactly (count 0)
         return done if done is not None and bool((done.forms[:, 0] >= count.clamp(1, 2)).all()) else None

@@ -83,7 +83,16 @@ class PlacedLoss:
 
 
 class Pairs:
-    """Signed pairs (l, u) per row: ∂²loss/∂z² = Σ_c l_c u_c u_cᵀ; one of two classes, else K.
+    """Signed pairs (l, u) of each row n: A_n = ∂²loss/∂z² = Σ_c l_nc u_nc u_ncᵀ; one pair of two classes, else K.
+
+    Four words, as all files of this folder use them:
+
+    pair: one term of A_n (K, K): a number l_nc, of either sign, and a vector u_nc (K,). As
+        G = (1/N) Σ_n J_nᵀ A_n J_n, it adds l_nc ‖J_nᵀu_nc‖² / N to Tr(G).
+    split: the sum above. A loss that knows its split has `pair_weights`, which gives the l_nc of the vectors
+        u_nc = e_c - p, with p = softmax(z_n). For other losses it is the eigendecomposition of A_n.
+    mass: |l_nc| ‖u_nc‖², the size of the pair's part in Tr(A_n): known before any backward pass.
+    heaviest: of a row's pairs, that of the largest mass.
 
     Arrays of shape (N, pairs) are kept: where the loss knows its split, the u of a pair are made when they are asked
     for, and rows are worked on in blocks of `PART` logits.
@@ -100,7 +109,7 @@ class Pairs:
     """
 
     def __init__(self, loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        self.vectors: torch.Tensor | None = None
+        self.vectors: torch.Tensor | None = None  # (N, K, pairs) the u, where they are kept
         self.loss, self.logits = loss, logits
         n, k = logits.shape
         if known_weights(loss, logits[:1].double(), labels[:1]) is None:
@@ -110,7 +119,8 @@ class Pairs:
             self.rows = self.mass.sum(1)
             return
         if k == 2:  # both vectors are multiples of (1, -1): one pair is enough
-            self.vectors = torch.tensor([[[1.0], [-1.0]]], dtype=torch.float64, device=logits.device).expand(n, 2, 1)
+            both = torch.tensor([1.0, -1.0], dtype=torch.float64, device=logits.device)
+            self.vectors = both[None, :, None].expand(n, 2, 1)  # (N, K, pairs)
         like = logits if n * k > PART else logits.new_empty(0, dtype=torch.float64)
         self.weights, self.mass = like.new_empty(n, k if k > 2 else 1), like.new_empty(n, k if k > 2 else 1)
         for s in parts(n, k):
@@ -129,7 +139,7 @@ class Pairs:
     def cotangents(self, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
         """Return the u of pairs (row, column), (n, K) in float64."""
         if self.vectors is not None:
-            return self.vectors[row, :, column]
+            return self.vectors[row, :, column]  # (n, K)
         u = -self.logits[row].double().softmax(1)
         return u.scatter_add_(1, column[:, None], u.new_ones(len(row), 1))
 
@@ -152,9 +162,9 @@ def logit_hessian(loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -
         z = logits.detach().requires_grad_()
         (slope,) = torch.autograd.grad(loss(z, labels).sum(), z, create_graph=True)
         if not slope.requires_grad:
-            return torch.zeros(*z.shape, z.shape[1], dtype=z.dtype, device=z.device)
+            return torch.zeros(*z.shape, z.shape[1], dtype=z.dtype, device=z.device)  # (N, K, K)
         columns = [torch.autograd.grad(slope[:, c].sum(), z, retain_graph=True)[0] for c in range(z.shape[1])]
-    return torch.stack(columns, 2)
+    return torch.stack(columns, 2)  # (N, K, K)
 
 
 # One pass over all rows.
@@ -166,10 +176,10 @@ FAINT = 1e-4  # of the mean mass: rows below it are mostly left out of the exact
 def read(
     problem: CurvatureProblem, heaviest: tuple[LogitLoss, torch.Tensor, RowNorms] | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute all logits (N, K) and, where that is cheap, what the heaviest pair of each row weighs.
+    """Compute all logits (N, K) and, where that is cheap, ‖J_nᵀu‖² of the heaviest pair of each row (see `Pairs`).
 
-    The second array is (N, 1 + tensors): the class of the heaviest pair and its ‖Jᵀu‖², NaN where not known. Both are
-    on the CPU and on every rank; logits in the model's precision, at least float32, the rest in float64.
+    The second array is (N, 1 + tensors): the class of that pair, and its ‖J_nᵀu‖² by tensor; NaN where not known. Both
+    are on the CPU and on every rank; logits in the model's precision, at least float32, the rest in float64.
 
     Args:
         problem: model and data.

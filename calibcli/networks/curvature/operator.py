@@ -17,7 +17,7 @@ from calibcli.core.errors import InputError
 from calibcli.networks import device as devices
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.per_row_gradients import unless_unmapped
-from calibcli.networks.curvature.problem import CurvatureProblem, Inputs, Scalar, signs
+from calibcli.networks.curvature.problem import RESERVED, CurvatureProblem, Inputs, Scalar, signs
 from calibcli.networks.derivatives.jets import Jets
 from calibcli.networks.device import free_bytes
 
@@ -116,7 +116,7 @@ def _worth(problem: CurvatureProblem) -> bool:
 def _try_vmap(problem: CurvatureProblem) -> bool:
     rows = range(2)
     inputs, labels = problem.batch(rows)
-    v = signs(problem.size, 0, 0, range((1 << 31) + 1, (1 << 31) + 2))[0].to(problem.device).to(problem.dtype)
+    v = signs(problem.size, 0, 0, range(RESERVED + 1, RESERVED + 2))[0].to(problem.device).to(problem.dtype)
     products = unless_unmapped(lambda: mapped(problem, _squares, fold(inputs, 2), fold(labels, 2), v))
     if products is None:
         return False
@@ -235,6 +235,15 @@ def rest_scalar(loss: LogitLoss) -> Scalar:
     return lambda logits, labels: (fixed(logits, labels) * logits).sum()
 
 
+def ggn_scalar(loss: LogitLoss) -> Scalar:
+    """Return Σ loss - ⟨∂loss/∂z, z⟩ with the slope held fixed: its second derivative is G.
+
+    Its slope in the logits is 0 where they are, so that their second derivatives have no part in it.
+    """
+    whole, rest = hessian_scalar(loss), rest_scalar(loss)
+    return lambda logits, labels: whole(logits, labels) - rest(logits, labels)
+
+
 class SecondDerivative:
     """∂²/∂θ² of (1/N) Σ scalar over the data.
 
@@ -255,16 +264,23 @@ class SecondDerivative:
         Raises:
             InputError: the product is not finite.
         """
+        (product,) = self.products([vector])
+        return product
 
-        def work() -> torch.Tensor:
-            pieces, total = self.problem.split(vector), Total(self.problem)
+    def products(self, vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """H v of each vector (size,), in one pass over the data; errors are as in `matvec`."""
+
+        def work() -> list[torch.Tensor]:
+            pieces = [self.problem.split(vector) for vector in vectors]
+            totals = [Total(self.problem) for _ in vectors]
             for _, gradients in self._graphs(self.problem.layout.micro):
-                total.add(self.problem.product(gradients, pieces))
-            return total.value()
+                for total, of_vector in zip(totals, pieces):
+                    total.add(self.problem.product(gradients, of_vector))
+            return [total.value() for total in totals]
 
         with devices.full_float32(self.problem.tf32):
-            total = self.problem.guard(work)
-        return self.mean(total)
+            sums = self.problem.guard(work)
+        return [self.mean(total) for total in sums]
 
     def by_group(self, vector: torch.Tensor) -> Iterator[Part]:
         """Sum H_n v over each group's rows, for the groups of this rank in order."""

@@ -149,7 +149,7 @@ Scales = Mapping[str, torch.Tensor]  # by the parameter's name in its module: it
 def linear(module: nn.Linear, a: torch.Tensor, d: torch.Tensor, scales: Scales) -> Norms:
     """Norms for y = a Wᵀ + b, with positions in between."""
     places = math.prod(a.shape[1:-1])  # -1 is no size where there are no outputs
-    a, d = (t.reshape(len(t), places, t.shape[-1]) for t in (a, d))
+    a, d = (t.reshape(len(t), places, t.shape[-1]) for t in (a, d))  # (n, places, inputs), (n, places, outputs)
     yield "weight", outer(a, d, scales.get("weight"))
     if module.bias is not None:
         yield "bias", square(d.sum(1), scales.get("bias"))
@@ -158,6 +158,7 @@ def linear(module: nn.Linear, a: torch.Tensor, d: torch.Tensor, scales: Scales) 
 def conv2d(module: nn.Conv2d, a: torch.Tensor, d: torch.Tensor, scales: Scales) -> Norms:
     """Norms for a convolution, which is linear in its patches."""
     if module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str):
+        # (n, inputs of a patch, places); d is (n, channels, height, width), whose places these are
         patches = F.unfold(a, module.kernel_size, module.dilation, module.padding, module.stride)
         scale = scales.get("weight")
         scale = scale if scale is None or scale.ndim == 0 else scale.flatten(1)
@@ -176,14 +177,16 @@ def outer(a: torch.Tensor, d: torch.Tensor, scale: torch.Tensor | None = None) -
     if scale is not None:  # no shorter way is known: the gradients of some rows at a time
         step, weights = max(1, CACHED // (i * o * d.element_size())), scale.square().flatten()
         parts = zip(torch.split(a, step), torch.split(d, step))
-        return torch.cat([(rows.transpose(1, 2) @ x).square_().flatten(1) @ weights for x, rows in parts]).double()
+        gradients = (some.transpose(1, 2) @ x for x, some in parts)  # (n, o, i)
+        return torch.cat([g.square_().flatten(1) @ weights for g in gradients]).double()
     if places * (i + o) <= i * o:
+        # ‖Σ_l d_l a_lᵀ‖² = Σ_{l,m} a_lᵀa_m d_lᵀd_m, both (n, L, L)
         return ((a @ a.transpose(1, 2)) * (d @ d.transpose(1, 2))).flatten(1).double().sum(1)
-    return square(d.transpose(1, 2) @ a)
+    return square(d.transpose(1, 2) @ a)  # (n, o, i)
 
 
 def normalised(module: Any, a: torch.Tensor, d: torch.Tensor, scales: Scales) -> Norms:
-    """Norms for y = w ∘ â + b, with â the normalised input."""
+    """Norms for y = w ∘ â + b, with â the normalised input; a row's gradients are summed over the axes beside w's."""
     if isinstance(module, nn.LayerNorm):
         axes = tuple(range(1, a.ndim - len(module.normalized_shape)))
         unit = F.layer_norm(a, module.normalized_shape, eps=module.eps)
@@ -201,13 +204,13 @@ def normalised(module: Any, a: torch.Tensor, d: torch.Tensor, scales: Scales) ->
 
 def embedding(module: nn.Embedding, a: torch.Tensor, d: torch.Tensor, scales: Scales) -> Norms:
     """Norms for rows of a table: positions with the same token share one."""
-    tokens, d = a.flatten(1), d.reshape(len(d), -1, d.shape[-1])
+    tokens, d = a.flatten(1), d.reshape(len(d), -1, d.shape[-1])  # (n, L), (n, L, width)
     if (scale := scales.get("weight")) is not None:
         d = d * (scale[tokens] if scale.ndim else scale)
-    same = tokens[:, :, None] == tokens[:, None, :]
+    same = tokens[:, :, None] == tokens[:, None, :]  # (n, L, L)
     if module.padding_idx is not None:
-        same &= (tokens != module.padding_idx)[:, None, :]
-    yield "weight", ((d @ d.transpose(1, 2)) * same).flatten(1).double().sum(1)
+        same &= (tokens != module.padding_idx)[:, None, :]  # (n, 1, L)
+    yield "weight", ((d @ d.transpose(1, 2)) * same).flatten(1).double().sum(1)  # of (n, L, L)
 
 
 RULES: dict[type[nn.Module], Callable[[Any, torch.Tensor, torch.Tensor, Scales], Norms]] = {

@@ -7,8 +7,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property
-from types import MethodType
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -76,6 +75,11 @@ class Tensors:
         return inputs, self.labels[torch.as_tensor(rows)].to(device)
 
 
+# The second word of a Philox key tells the streams of random numbers apart: (row << 32) | number for signs, 1 << 62
+# for the draws of pairs (`ggn`), (1 << 63) | number for normal vectors. Below 2^30 rows none coincide.
+RESERVED = 1 << 31  # from this number on, the signs of row 0 are no probes: they are for sketches and self-tests
+
+
 def signs(size: int, seed: int, row: int, numbers: range) -> torch.Tensor:
     """Draw Rademacher probes (m, size) int8, functions of (seed, first row that they are for, number) (Philox)."""
     keys = (np.array([seed, (row << 32) | i], np.uint64) for i in numbers)
@@ -127,7 +131,7 @@ def prepare_model(model: nn.Module, device: torch.device, dtype: torch.dtype) ->
                 scale = torch.rsqrt(module.running_var + module.eps)
                 module.register_buffer("calib_scale", scale, persistent=False)
                 module.register_buffer("calib_shift", -module.running_mean * scale, persistent=False)
-                module.forward = MethodType(_affine, module)  # type: ignore[method-assign]
+                module.forward = partial(_affine, module)  # type: ignore[method-assign]  # which can be pickled
     nn.Module.train(prepared, False)  # unbound: exported modules override eval() to refuse
     return prepared
 
@@ -364,7 +368,10 @@ class CurvatureProblem:
         return self.plan.layout
 
     def choose_plan(self, by_group: bool = True) -> None:
-        """Fit the memory plan to the bytes that a row's graph holds; `by_group`: products are wanted group by group."""
+        """Fit the memory plan to the bytes that a row's graph holds.
+
+        `by_group`: products will be wanted summed by group (`Layout`), which makes smaller micro-batches on a CPU.
+        """
         weights = self.size * torch.empty((), dtype=self.dtype).element_size()
         self.plan = self.plan.measured(self.graph_bytes, weights, by_group)
 

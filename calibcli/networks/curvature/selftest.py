@@ -19,7 +19,7 @@ from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.memory_plan import counted_graph
 from calibcli.networks.curvature.operator import hessian_scalar
 from calibcli.networks.curvature.per_row_gradients import unless_unmapped
-from calibcli.networks.curvature.problem import CurvatureProblem, has_twin, normal, second, signs, twin
+from calibcli.networks.curvature.problem import RESERVED, CurvatureProblem, has_twin, normal, second, signs, twin
 
 SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none
 WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
@@ -152,8 +152,8 @@ def _directions(problem: CurvatureProblem) -> list[list[torch.Tensor]]:
     """Draw two directions of random signs, a piece for each tensor that is moved."""
     tensors = [problem.tensors[i] for i in _moved(problem)]
     sizes = [t.numel() for t in tensors]
-    drawn = signs(sum(sizes), 0, 0, range((1 << 31) + 1, (1 << 31) + 3)).to(problem.device).to(tensors[0].dtype)
-    pieces = [p.view(2, *t.shape) for p, t in zip(torch.split(drawn, sizes, 1), tensors)]
+    drawn = signs(sum(sizes), 0, 0, range(RESERVED + 1, RESERVED + 3)).to(problem.device).to(tensors[0].dtype)
+    pieces = [p.view(2, *t.shape) for p, t in zip(torch.split(drawn, sizes, 1), tensors)]  # (2, *shape) each
     kinds = nn.Embedding, nn.EmbeddingBag
     padding = {id(m.weight): m.padding_idx for m in problem.model.modules() if isinstance(m, kinds)}
     for piece, tensor in zip(pieces, tensors):

@@ -10,7 +10,7 @@ import torch
 
 from calibcli.networks import device as devices
 from calibcli.networks.curvature.operator import Operator, SecondDerivative, Total, blocks, inner, norm
-from calibcli.networks.curvature.problem import signs
+from calibcli.networks.curvature.problem import RESERVED, signs
 
 # One Krylov run for λmax, the top k, λmin and the density: Lanczos, fully reorthogonalised, restarted when full.
 #
@@ -85,7 +85,7 @@ class Basis:
 
 
 def least(keep: int) -> int:
-    """Number of vectors that a run needs which keeps `keep` at each end of the spectrum."""
+    """Number of vectors that a run needs which keeps `keep` at each end: four products lie between two restarts."""
     return 2 * keep + 4
 
 
@@ -337,12 +337,14 @@ def density(runs: list[Quadrature], size: int, *, sigma: float = 0.0, points: in
     def kernel(at: torch.Tensor) -> torch.Tensor:
         return torch.exp(-(at**2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
 
-    bumps = kernel(grid[:, None] - nodes)
+    bumps = kernel(grid[:, None] - nodes)  # (g, m)
     values = bumps @ weights
     variance = 2 / (size + 2) * ((bumps.square() @ weights) - values.square()) / len(runs)
-    # a bump over mass that may lie between its neighbours: integrated by parts against the bounds of the measure
+    # By the bounds of the measure, each weight may lie anywhere between the nodes beside its own. The bump around x at
+    # a node t is k(x - t) = r(t) + f(t) - k(0): r(t) = k(max(x - t, 0)) rises with t, f(t) = k(min(x - t, 0)) falls.
+    # Of the weights, r makes the most, and f the least, at their right ends.
     sides = zip(*(r.between(float(grid[0]), float(grid[-1])) for r in runs))
-    left, right = (grid[:, None] - torch.cat(side) for side in sides)  # left >= right
+    left, right = (grid[:, None] - torch.cat(side) for side in sides)  # (g, m) x - t at the ends t; left >= right
     peak = kernel(torch.zeros(()))
     most = (kernel(left.clamp(max=0)) - peak + kernel(right.clamp(min=0))) @ weights
     least = (kernel(left.clamp(min=0)) - peak + kernel(right.clamp(max=0))) @ weights
@@ -427,15 +429,17 @@ def _product(
     dots: Callable[[torch.Tensor], torch.Tensor],
     sketch: Sketch,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sum H_n v over this rank's rows; of each group's sum return (groups, known) `dots` and (groups, SKETCH) sketches.
+    """Sum H_n v over this rank's rows, (size,); of each group's sum also return `dots` and the sketch.
 
-    `dots` and `sketch` take the products of several groups (g, size).
+    These are (groups, known) and (groups, SKETCH), 0 for groups of other ranks. `dots` and `sketch` take the products
+    of several groups (g, size). Where memory runs out, all is made again with a smaller plan.
     """
 
     def work() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         total, groups = Total(operator.problem), operator.problem.layout.groups
         forms, sketches = (torch.zeros(groups, k, dtype=torch.float64, device=vector.device) for k in (known, SKETCH))
         for first, products in operator.by_group(vector):
+            # products (g, size) are the sums over groups first, first + 1, ...; `Total` adds them tensor by tensor
             total.add(operator.problem.pieces(products.sum(0) if len(products) > 1 else products[0]))
             here = slice(first, first + len(products))
             forms[here], sketches[here] = dots(products), sketch(products)
@@ -453,7 +457,7 @@ class Sketch:
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
-        self.signs = signs(size, 0, 0, range(1 << 31, (1 << 31) + 1))[0].to(device)
+        self.signs = signs(size, 0, 0, range(RESERVED, RESERVED + 1))[0].to(device)  # (size,), the same in every run
 
     def __call__(self, vector: torch.Tensor) -> torch.Tensor:
         """Sketch (..., size) vectors to (..., SKETCH) float64."""
@@ -461,7 +465,7 @@ class Sketch:
         for s in blocks(vector):
             signed = vector[..., s] * self.signs[s]
             whole = signed.shape[-1] // SKETCH * SKETCH
-            out += signed[..., :whole].reshape(*out.shape[:-1], -1, SKETCH).sum(-2)
+            out += signed[..., :whole].reshape(*out.shape[:-1], -1, SKETCH).sum(-2)  # (..., m, SKETCH) over m
             out[..., : signed.shape[-1] - whole] += signed[..., whole:]
         return out
 
@@ -492,10 +496,11 @@ class Record:
         self.vectors.append(vector)
         known = len(self.vectors)
         total, forms, sketches = _product(self.operator, vector, known, self.vectors.dot, self._sketch)
-        self.images.append(self.operator.mean(total))
+        image = self.operator.mean(total)
+        self.images.append(image)
         self._forms.append(devices.all_sum(forms))
         self._sketches.append(devices.all_sum(sketches))
-        return total
+        return image
 
     def certificate(self, index: int, values: torch.Tensor, vectors: torch.Tensor) -> Certificate | None:
         """Certify one of some Ritz vectors; None where products that it needs were not remembered.
@@ -513,16 +518,17 @@ class Record:
         use = [index, *(i for i in range(len(values)) if i != index and kept[i] > 1 - 1e-3)]
         s = s[:, use] / kept[use]
         layout = self.operator.problem.layout
-        forms = torch.zeros(layout.groups, k, k, dtype=torch.float64, device=s.device)
+        forms = torch.zeros(layout.groups, k, k, dtype=torch.float64, device=s.device)  # parts in v_iᵀHv_j
         for j, column in enumerate(self._forms):
-            forms[:, : j + 1, j] = forms[:, j, : j + 1] = column / layout.n
+            forms[:, : j + 1, j] = forms[:, j, : j + 1] = column / layout.n  # (groups, j + 1)
         x, image = self.vectors.combine(s[:, 0]).double(), self.images.combine(s[:, 0])
         value = float(torch.dot(x, image))
         residual = float((image - value * x).norm())
         weights = layout.weights.to(s.device)
-        sketches = torch.tensordot(s[:, 0], torch.stack(self._sketches), 1) / layout.n
+        sketches = torch.tensordot(s[:, 0], torch.stack(self._sketches), 1) / layout.n  # (k,), (k, groups, SKETCH)
         gaps = [value - float(values[i]) for i in use[1:]]
-        return _perturbed(value, residual, (forms @ s[:, 0]) @ s, sketches, weights, gaps)
+        in_ritz = (forms @ s[:, 0]) @ s  # (groups, 1 + known): x_jᵀH x_0 from coordinates s (k, 1 + known)
+        return _perturbed(value, residual, in_ritz, sketches, weights, gaps)
 
 
 def _perturbed(

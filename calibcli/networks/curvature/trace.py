@@ -111,13 +111,15 @@ class Prober:
 
     def _draw(self, first: list[int], last: list[int], cell: int, whole: bool) -> Probes:
         layout = self.problem.layout
+        # (cells, 1 or 1 + tensors, 3): of the forms and of each tensor's part, the number, sum and sum of squares
         sums = torch.zeros(len(first), 1 + whole * len(self.tensors), 3, dtype=torch.float64)
         wanted = [
             (range(start, min(start + cell, layout.local.stop)), range(first[start // cell], last[start // cell]))
             for start in range(layout.local.start, layout.local.stop, cell)
         ]
         for rows, forms in self._forms([(rows, numbers) for rows, numbers in wanted if numbers], whole):
-            sums[rows.start // cell] += torch.stack([torch.ones_like(forms), forms, forms.square()], 2).sum(1)
+            each = torch.stack([torch.ones_like(forms), forms, forms.square()], 2)  # (1 or 1 + tensors, m, 3)
+            sums[rows.start // cell] += each.sum(1)
         both = devices.all_sum_of_host(sums, self.problem.device)
         return Probes(both[:, 0], both[:, 1:], cell)
 
@@ -133,7 +135,7 @@ class Prober:
         for rows, numbers in wanted:
             micro = [range(i, min(i + layout.micro, rows.stop)) for i in range(rows.start, rows.stop, layout.micro)]
             part = self._whole if whole else self._bends
-            yield rows, torch.stack([part(some, rows.start, numbers) for some in micro]).sum(0)
+            yield rows, torch.stack([part(some, rows.start, numbers) for some in micro]).sum(0)  # over micro-batches
 
     def _mapped(self, wanted: list[tuple[range, range]], whole: bool) -> Iterator[tuple[range, torch.Tensor]]:
         """Yield what `_forms` does from many cells at once, several times for a cell."""
@@ -221,7 +223,7 @@ def exactly(traces: torch.Tensor, chosen: torch.Tensor, cell: int, whole: bool) 
     """Turn exact traces (cells, tensors) of the chosen (cells,) cells into `Probes` without a variance."""
     traces = torch.cat([traces.sum(1, keepdim=True), traces[:, : whole * traces.shape[1]]], 1)
     ones = torch.ones_like(traces) * chosen[:, None]
-    forms = torch.stack([ones, traces, traces.square()], 2)
+    forms = torch.stack([ones, traces, traces.square()], 2)  # (cells, 1 or 1 + tensors, 3)
     return Probes(forms[:, 0], forms[:, 1:], cell)
 
 

@@ -185,6 +185,10 @@ def to_labels(stored: DatasetArrays, source: str) -> tuple[NDArray[np.int64], li
 
 
 def _inputs(arrays: Mapping[str, Named], request: ArrayRequest) -> tuple[dict[str, Named], bool]:
+    """Choose the inputs by name ("" if they are passed by position), and tell whether they are tokens.
+
+    Tokens stay integers; other integers become floats. Several named inputs are taken for those of a model of texts.
+    """
     key = request.inputs
     if key and "," in key:
         return {k: _named(arrays, k, request) for k in key.split(",")}, True
@@ -198,7 +202,7 @@ def _inputs(arrays: Mapping[str, Named], request: ArrayRequest) -> tuple[dict[st
 
 
 def _all(array: Named) -> NDArray[Any]:
-    return read_all(array) if array.shape else np.asarray([])
+    return read_all(array) if array.shape else np.asarray([])  # a single number is no value for each row
 
 
 def _named(arrays: Mapping[str, Named], key: str, request: ArrayRequest) -> Named:

@@ -87,8 +87,8 @@ class ArrayPictures:
         from PIL import Image
 
         block = self.array.read(row, row + 1)[0]
-        block = np.moveaxis(block, 0, -1) if self.channels_first else block
-        block = block[:, :, 0] if block.shape[2:] == (1,) else block
+        block = np.moveaxis(block, 0, -1) if self.channels_first else block  # (height, width) or (height, width, C)
+        block = block[:, :, 0] if block.shape[2:] == (1,) else block  # (height, width) of a single channel
         return Image.fromarray(np.ascontiguousarray(block)).convert(mode)
 
 

@@ -68,9 +68,9 @@ class Resize:
         if (height, width) != picture.shape[:2]:
             from PIL import Image
 
-            flat = picture[:, :, 0] if picture.shape[2:] == (1,) else picture
+            flat = picture[:, :, 0] if picture.shape[2:] == (1,) else picture  # (height, width) or (height, width, C)
             resampled = Image.fromarray(flat).resize((width, height), RESAMPLE.index(self.resample))
-            picture = np.asarray(resampled).reshape(height, width, *picture.shape[2:])
+            picture = np.asarray(resampled).reshape(height, width, *picture.shape[2:])  # with the 1 channel again
         if not self.crop:
             return picture
         height, width = self.crop
@@ -94,9 +94,9 @@ def resized(array: Named, resize: Resize, channels_first: bool) -> Converted:
 
     def read(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
         out = np.empty((len(block), *tail), np.uint8)
-        for i, picture in enumerate(np.moveaxis(block, 1, -1) if channels_first else block):
+        for i, picture in enumerate(np.moveaxis(block, 1, -1) if channels_first else block):  # (height, width, ...)
             small = resize(np.ascontiguousarray(picture))
-            out[i] = np.moveaxis(small, -1, 0) if channels_first else small
+            out[i] = np.moveaxis(small, -1, 0) if channels_first else small  # (channels, height, width)
         return out
 
     return Converted(array, read, tail, np.dtype(np.uint8))
@@ -210,7 +210,7 @@ class Preprocess:
         elif self.layout and x.ndim == 3:
             x = x.unsqueeze(1)
         elif self.layout == "NHWC":
-            x = x.permute(0, 3, 1, 2).contiguous()
+            x = x.permute(0, 3, 1, 2).contiguous()  # (n, channels, height, width)
         if self.scale != 1.0:
             x = x * self.scale
         for numbers, apply in ((self.mean, torch.sub), (self.std, torch.div)):

@@ -36,12 +36,16 @@ from calibcli.ship.target import DRAWS, LIMITS, Compared, ExportRequest, Shipped
 Array = NDArray[Any]
 PROBES, SPREAD = 200, 3.0  # rows that test whether a map is linear, and their spread: both sure and unsure predictions
 INSTEAD = "use --to onnx, --to pt2 or --to torchscript"
-FEW = 1000  # weights; with fewer, a few draws miss the worst rounding
+FEW = 1000  # weights of a head, up to which DRAWS draws may miss the worst rounding; then FEW // DRAWS are made
 HALF = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 class HeadScores(NumPy):
-    """NumPy's operations without normalisation, which softmax(A z + c) does anyway."""
+    """NumPy's operations without normalisation, which softmax(A z + c) does anyway.
+
+    `of_two` of `NumPy` normalises in one step, whatever `normalised` is; that of `Operations` calls `normalised`, and
+    so gives the scores (-m / 2, m / 2) of a log-odds m.
+    """
 
     def log_softmax(self, z: Any) -> Any:
         return z
@@ -166,7 +170,8 @@ def rounding(features: Tensor, head: nn.Linear, stored: torch.dtype, scaler: Sca
     """Estimate the rounding error of the head before folding, as the largest change of a probability.
 
     Weights and bias are multiplied by a random factor and cast to their stored type; the logits, computed in float32,
-    are divided by it.
+    are divided by it. The factor shifts every weight within the grid of stored numbers, so that each draw rounds all of
+    them anew, as the unknown factors of a fold do.
     """
     generator, expected, worst = np.random.default_rng(0), np.exp(scaler.map(raw)), 0.0
 
@@ -209,7 +214,7 @@ def ship(job: ExportRequest) -> Shipped:
     loaded, rows, scaler = opened(job)
     name, head = _head(loaded.model, rows, str(job.model))
     raw, features = _run(loaded.model, head, rows)
-    expected = scaler.map(raw)
+    expected = scaler.map(raw)  # log-probabilities (n, K), which `compare` turns to probabilities
     stored = _stored(job.model, head.weight, name)
     weight, bias = folded(head, a, c)
     if bias is not None and head.bias is None:
@@ -226,9 +231,10 @@ def ship(job: ExportRequest) -> Shipped:
     change = Change(tensors, about(job))
 
     def compared(path: Path) -> Compared:
-        after = softmax(logits_of(checkpoint.load(path, **job.network).model, rows))
+        after = softmax(logits_of(checkpoint.load(path, **job.network).model, rows))  # probabilities (n, K)
         cost = functools.partial(rounding, features, head, stored.dtype, scaler, raw)
-        difference = compare(expected, after, HALF.get(stored.dtype, "float32"), job.tolerance, keeps, cost)
+        dtype = HALF.get(stored.dtype, "float32")
+        difference = compare(expected, after, dtype, job.tolerance, raw=keeps, rounding=cost)
         difference.require(job.path.name, "use --to onnx or --to pt2, or pass --tolerance")
         return difference
 
@@ -381,6 +387,7 @@ def _folder(job: ExportRequest, change: Change, compared: Any) -> tuple[Compared
         target = Path(name) / "made"
         target.mkdir()
         written(target, job.path)
+        # safetensors and torch raise a RuntimeError where the disk is full, which `no_room` tells by writing a file `x`
         full = (OSError, RuntimeError) if job.path.parent.is_dir() else OSError
         with refusing(full, lambda e: f"cannot write {job.path} ({no_room(e, target / 'x') or e})", "free some space"):
             for file in sorted(p for p in job.model.iterdir() if p.is_file()):

@@ -147,11 +147,11 @@ def weights_beside(model: Path, path: Path) -> Iterator[list[str]]:
                     problem = f"{to} would be replaced by the weights of {model.name}"
                     raise UsageError(problem, "write into an empty folder")
                 continue
-            claim(to, folder=True)
+            claim(to, folder=True)  # refuses an output that was read from, as every file that is written
             to.parent.mkdir(parents=True, exist_ok=True)
             brought.append(to)
             _bring(source, to)
-            written(to)  # noted, because a link has the identity of the input
+            written(to)  # a link is the same file as the input: without this, reading the export would be refused
         yield names
     except BaseException:
         for to in brought:

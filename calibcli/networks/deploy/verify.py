@@ -55,9 +55,11 @@ def verify(job: ExportRequest, before: Path | None, rules: Request) -> Result:
     if len(deployed) != rows.n:
         problem = f"{job.path} has {len(deployed):,} rows, {rows.source} has {rows.n:,}"
         raise InputError(problem, "pass the same rows, in the same order")
-    expected = job.scaler.map(rows.logits) if inputs is None else np.asarray(job.scaler(inputs))
+    # what a program was given was rounded to its dtype: the calibrator is given the same
+    expected = job.scaler.map(rows.logits) if inputs is None else np.asarray(job.scaler(inputs))  # log-probabilities
+    # where the calibrator keeps predicted classes, they are compared with those of the scores before
     raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
-    compared = compare(expected, deployed, "float32", job.tolerance, raw, cost)
+    compared = compare(expected, deployed, "float32", job.tolerance, raw=raw, rounding=cost)
     if compared.within and run is not None:
         _require_cut(job, run)
     verdicts, table = _verdicts(rules, rows, deployed, str(job.path))
@@ -183,7 +185,11 @@ def _require_cut(job: ExportRequest, run: _Runner) -> None:
 
 
 def _scores(job: ExportRequest, run: _Runner | None) -> tuple[Predictions, Array, Array | None]:
-    """Return recorded scores, the deployed probabilities for them, and the scores that a program was given."""
+    """Return recorded scores, the deployed probabilities (n, K) for them, and the scores that a program was given.
+
+    The last are None where no rounding lies between: a calibrator in JSON runs in float64 as the one at hand does, and
+    outputs of a server are read from a file.
+    """
     rows = job.data
     if not isinstance(rows, Predictions):
         rows = recorded_outputs.read(rows, **{**job.reading, "need_labels": False})
@@ -208,7 +214,14 @@ def _none() -> None:
 
 def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Callable[[], float | None]]:
     """Return the log-probabilities of the network before, with labels; the probabilities of the deployed one; and a
-    function for the cost of rounding in its head."""
+    function for the cost of rounding in its head.
+
+    The cost is the largest difference of a probability that storing the head in half precision causes by itself, or
+    None where that is not known. It is computed only if the two differ by more than the limit.
+
+    Raises:
+        InputError: an output of the deployed network is a class, and not that of its largest score.
+    """
     from calibcli.networks import checkpoint, dataset
 
     cost: Callable[[], float | None] = _none
@@ -218,11 +231,13 @@ def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Cal
         rows = onnx_export.opened(before, job)
         if job.path.suffix == ".onnx":
             wrong = onnx_export.contradictions(job.path, rows, _output(job))
+            # an output that contradicts the scores of the network before as well is some other class
             if one := next((o for o in wrong if o not in onnx_export.contradictions(before, rows, _output(job))), ""):
                 problem = (
                     f"{job.path.name} contradicts itself: its output '{one}' is not the class of its largest score"
                 )
                 raise InputError(problem, "export it again with this version, which lets that output follow the scores")
+        # `kind` says that outputs are logits where they would pass for probabilities
         z, cost = onnx_export.before(before, rows, job.scaler, _output(job), job.kind)
     else:
         if before.suffix in estimator.SUFFIXES:
@@ -266,7 +281,7 @@ def _outputs(path: Path, rows: Any, job: ExportRequest) -> Array:
 
     network = job.network
     if path.suffix in TORCH and containers.read(path, trust=bool(network.get("trust"))).modules:
-        network = {**network, "arch": None, "arch_file": None}  # a program, which has its own
+        network = {**network, "arch": None, "arch_file": None}  # the file holds a network itself, as a program
     model = checkpoint.load(path, **network).model
-    inference.check(rows, model, job.kind)
+    inference.check(rows, model, job.kind)  # refuses outputs that are random, depend on other rows or are no logits
     return softmax(logits_of(model, rows))

@@ -104,7 +104,7 @@ class ConvolutionBackward(Function):
             product = torch.conv2d(x, b, c if a is None else None, *ctx.settings)
             to_g = product if to_g is None else to_g.add_(product)
         if to_g is None and c is not None:
-            to_g = c.view(1, -1, 1, 1).expand_as(g)
+            to_g = c.view(1, -1, 1, 1).expand_as(g)  # (n, channels, height, width)
         needs = [b is not None and ctx.needs_input_grad[1], a is not None and ctx.needs_input_grad[2], False]
         if any(needs):
             inputs, kernels = x if a is None else a, weight if b is None else b

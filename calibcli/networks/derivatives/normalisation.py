@@ -25,7 +25,7 @@ def upcast(x: Tensor) -> Tensor:
 
 
 WRONG = ("BatchNorm", "LayerNorm", "GroupNorm", "RmsNorm", "RMSNorm")
-"""Parts of the names of autograd nodes whose third derivative is wrong."""
+"""Parts of the names of autograd nodes whose third derivative is wrong, or may be in another version of PyTorch."""
 
 
 def batch_norm_with(train: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -64,7 +64,11 @@ def train_norm(
 
 
 class BatchNorm(Function):
-    """PyTorch's kernels for a plain gradient, elementary operations for one that is differentiated again."""
+    """PyTorch's kernels for a plain gradient, elementary operations for one that is differentiated again.
+
+    With u = (x - mean) rate, m the mean over all but channels, and g the gradient in y = w u + b, the gradient in x is
+    rate [w g - m(w g) - u m(u w g)]: see `JetNorm.backward` for du. That in w is Σ g u, that in b is Σ g.
+    """
 
     @staticmethod
     def forward(
@@ -90,6 +94,7 @@ class BatchNorm(Function):
 
 
 def norm_backward(g: Tensor, x: Tensor, weight: Tensor, centre: Tensor, rate: Tensor, needs: list[bool]) -> Any:
+    """Compute batch norm's gradients in x, weight and bias in one kernel; None for those that `needs` leaves out."""
     return torch.ops.aten.native_batch_norm_backward(g, x, weight, None, None, centre, rate, True, 0.0, needs)
 
 
@@ -112,6 +117,7 @@ def standardised(x: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, 
 
 
 def by_channel(v: Tensor, like: Tensor) -> Tensor:
+    """View v (channels,) as (1, channels, 1, ...), with the dimensions of `like`."""
     return v.view(1, -1, *[1] * (like.ndim - 2))
 
 
@@ -183,7 +189,12 @@ EXACT: dict[Any, Any] = {
 
 
 def wrong_thrice(y: Tensor) -> str:
-    """Find a node in the graph of y whose third derivative PyTorch gets wrong: its name, or ""."""
+    """Find a node in the graph of y whose third derivative PyTorch gets wrong: its name, or "".
+
+    Nodes of this package have such names too, as `BatchNormBackward` of `BatchNorm` here. They are known by their
+    module or, where autograd makes the class of the node, by `ctx.eps`, which is an attribute of the node; PyTorch's
+    own have `_saved_eps`. Batch norm in eval mode is an affine map (`_saved_training` is False), and right.
+    """
     seen, waiting = set(), [y.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -201,10 +212,19 @@ def wrong_thrice(y: Tensor) -> str:
 class JetNorm(Function):
     """Compute y', y'' of y = w u + b, u = (x - mean x) rate, from x, x', x'', w, w' and b' (w'' = b'' = 0).
 
-    With m the mean over all but channels, s = m(u x'), q = m(x'²) and k = m(u x''):
-    `rate' = -rate² s`, `u' = rate (x' - m(x') - s u)`, `s' = rate (q - m(x')² - s²) + k` and
-    `u'' = rate (x'' - m(x'') - s' u - 2 s u')`. Per channel these are linear combinations of x', x'', u and 1, and so
-    are all of their gradients.
+    A prime is a derivative along a line in the parameters. x, x', x'', y', y'' and u have the shape (rows, channels,
+    ...), all others (channels,). With m the mean over all but channels, m1 = m(x'), m2 = m(x''), s = m(u x'),
+    q = m(x'²) and k = m(u x''):
+
+        rate' = -rate² s,   u' = rate (x' - m1 - s u),   s' = m(u' x') + m(u x'') = rate (q - m1² - s²) + k,
+        u'' = rate (x'' - m2 - s' u - 2 s u').
+
+    So per channel y' and y'' are linear combinations of x', x'', u and 1,
+
+        y' = a x' + c u + d,   y'' = a x'' + e x' + f u + h,
+
+    whose coefficients depend on w, w', b', rate, m1, m2, s, q and k alone (`coefficients`). Gradients are such
+    combinations too. One with β u is written as β rate x - β rate centre, as u is not kept.
     """
 
     # By the formulas one after the other, as in `rules.layer_normed`, a step with the Hessian's trace of a ResNet-20
@@ -218,57 +238,94 @@ class JetNorm(Function):
         s, m1 = (v / n for v in inner(x1, x, centre, rate))
         k, m2 = (v / n for v in inner(x2, x, centre, rate))
         q = inner(x1, x1, torch.zeros_like(rate), torch.ones_like(rate))[0] / n
-        c = coefficients(w1, b1, (w, rate, m1, m2, s, q, k))
+        a, c, d, e, f, h = coefficients(w1, b1, (w, rate, m1, m2, s, q, k))
         ctx.save_for_backward(x, x1, x2, w, w1, b1, centre, rate, m1, m2, s, q, k)
-        a, on_u, on_1, on_x1, u2, shift = c
-        y1 = scaled(x1, a, on_1 - on_u * rate * centre)
-        add_(y1, x, on_u * rate)
-        y2 = scaled(x2, a, shift - u2 * rate * centre)
-        add_(y2, x1, on_x1)
-        add_(y2, x, u2 * rate)
+        y1 = scaled(x1, a, d - c * rate * centre)
+        add_(y1, x, c * rate)
+        y2 = scaled(x2, a, h - f * rate * centre)
+        add_(y2, x1, e)
+        add_(y2, x, f * rate)
         return y1, y2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g1: Tensor, g2: Tensor) -> Any:
+        """Return the gradients of L = Σ (g1 y' + g2 y'') in x, x', x'' and w.
+
+        Write v·w for the sum of v w over all but channels, n for its number of terms, and L_z for the gradient in z.
+        L changes in two ways.
+
+        By the coefficients: L_a = g1·x' + g2·x'', L_c = g1·u, L_d = g1·1, L_e = g2·x', L_f = g2·u, L_h = g2·1.
+        Autograd carries these through `coefficients` to L_w, L_rate, L_m1, L_m2, L_s, L_q and L_k. These in turn reach
+        the inputs by dm1 = m(dx'), dm2 = m(dx''), ds = m(x' du) + m(u dx'), dq = m(2 x' dx'), dk = m(x'' du) + m(u
+        dx'') and d rate = -rate² m(u dx).
+
+        By the arrays that the coefficients multiply: x', x'' and u. Both together:
+
+            L_x'' = a g2 + L_m2 / n + (L_k / n) u
+            L_x'  = a g1 + e g2 + L_m1 / n + (L_s / n) u + (2 L_q / n) x'
+            L_u   = c g1 + f g2 + (L_s / n) x' + (L_k / n) x''
+            L_x   = rate P L_u - (L_rate rate² / n) u
+
+        as du = rate (dx - m(dx)) + u d rate / rate = rate P dx, where P v = v - m(v) - u m(u v) is symmetric.
+
+        w' and b' are directions that the caller has chosen, and centre and rate are functions of x whose part is in
+        L_x: none of them gets a gradient.
+        """
         x, x1, x2, w, w1, b1, centre, rate, *moments = ctx.saved_tensors
         n = x.numel() // x.shape[1]
         zero, one = torch.zeros_like(rate), torch.ones_like(rate)
         g1_u, g1_sum = inner(g1, x, centre, rate)
         g2_u, g2_sum = inner(g2, x, centre, rate)
-        g1_x1, g2_x1, g2_x2 = (inner(g, v, zero, one)[0] for g, v in ((g1, x1), (g2, x1), (g2, x2)))
+        g1_x1 = inner(g1, x1, zero, one)[0]
+        g2_x1 = inner(g2, x1, zero, one)[0]
+        g2_x2 = inner(g2, x2, zero, one)[0]
         with torch.enable_grad():
             free = [v.detach().requires_grad_() for v in (w, rate, *moments)]
             values = coefficients(w1, b1, free)
-            by = (g1_x1 + g2_x2, g1_u, g1_sum, g2_x1, g2_u, g2_sum)
-            on_free = torch.autograd.grad(values, free, by, materialize_grads=True)
-        on_w, on_rate, on_m1, on_m2, on_s, on_q, on_k = on_free
-        a, c1, _, e1, e0, _ = (v.detach() for v in values)
+            on_values = (g1_x1 + g2_x2, g1_u, g1_sum, g2_x1, g2_u, g2_sum)  # L_a, L_c, L_d, L_e, L_f, L_h
+            on_free = torch.autograd.grad(values, free, on_values, materialize_grads=True)
+        on_w, on_rate, on_m1, on_m2, on_s, on_q, on_k = on_free  # L_w, L_rate, ...
+        a, c, _, e, f, _ = (v.detach() for v in values)
         m1, m2, s, _, k = moments
         on_s, on_k = on_s / n, on_k / n
+        # L_x''
         to_x2 = scaled(g2, a, on_m2 / n - on_k * rate * centre)
         add_(to_x2, x, on_k * rate)
+        # L_x'
         to_x1 = scaled(g1, a, on_m1 / n - on_s * rate * centre)
-        for tensor, factor in ((g2, e1), (x1, 2 * on_q / n), (x, on_s * rate)):
-            add_(to_x1, tensor, factor)
-        # h = c1 g1 + e0 g2 + on_s x' + on_k x'' is the cotangent of u, and du = rate P dx, d rate = -rate² m(u dx)
-        h_mean = (c1 * g1_sum + e0 * g2_sum) / n + on_s * m1 + on_k * m2
-        h_u = (c1 * g1_u + e0 * g2_u) / n + on_s * s + on_k * k
-        on_u = -rate * h_u - rate.square() * on_rate / n
-        to_x = scaled(g1, rate * c1, -rate * h_mean - on_u * rate * centre)
-        for tensor, factor in ((g2, e0), (x1, on_s), (x2, on_k), (x, on_u)):
-            add_(to_x, tensor, rate * factor)
+        add_(to_x1, g2, e)
+        add_(to_x1, x1, 2 * on_q / n)
+        add_(to_x1, x, on_s * rate)
+        # L_x, with the two means of P L_u, and the coefficient of u
+        mean_on_u = (c * g1_sum + f * g2_sum) / n + on_s * m1 + on_k * m2  # m(L_u)
+        mean_u_on_u = (c * g1_u + f * g2_u) / n + on_s * s + on_k * k  # m(u L_u)
+        of_u = -rate * mean_u_on_u - rate.square() * on_rate / n
+        to_x = scaled(g1, rate * c, -rate * mean_on_u - of_u * rate * centre)
+        add_(to_x, g2, rate * f)
+        add_(to_x, x1, rate * on_s)
+        add_(to_x, x2, rate * on_k)
+        add_(to_x, x, rate * of_u)
         return to_x, to_x1, to_x2, on_w, None, None, None, None
 
 
 def coefficients(w1: Tensor, b1: Tensor, free: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Compute (a, c, d, e, f, h) of `y' = a x' + c u + d` and `y'' = a x'' + e x' + f u + h`, each by channel."""
+    """Compute (a, c, d, e, f, h) of `y' = a x' + c u + d` and `y'' = a x'' + e x' + f u + h`, each (channels,).
+
+    With the u' and u'' of `JetNorm`, y' = w u' + w' u + b' and y'' = w u'' + 2 w' u', in which the terms with u' are
+    2 (w' - a s) u' = 2 c rate (x' - m1 - s u).
+
+    Args:
+        w1, b1: w' and b'.
+        free: w, rate, m1, m2, s, q, k, in which the gradient is taken.
+    """
     w, rate, m1, m2, s, q, k = free
-    s1 = rate * (q - m1.square() - s.square()) + k
+    s1 = rate * (q - m1.square() - s.square()) + k  # s'
     a = w * rate
     c = w1 - a * s
-    on_u, on_1 = -a * s1 - 2 * rate * s * c, -a * m2 - 2 * rate * m1 * c
-    return a, c, b1 - a * m1, 2 * rate * c, on_u, on_1
+    f = -a * s1 - 2 * rate * s * c
+    h = -a * m2 - 2 * rate * m1 * c
+    return a, c, b1 - a * m1, 2 * rate * c, f, h
 
 
 def inner(g: Tensor, x: Tensor, centre: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:

@@ -109,6 +109,11 @@ def named(names: str) -> tuple[Any, ...]:
 
 
 Rule = Callable[[Call], tuple[Any, Any]]
+"""From a call to its value y, a tensor, or a tuple of them, and their jets.
+
+The jets of one tensor are a list with a `Jet` for each direction; those of a tuple are a list of such lists. None
+stands in their place where y has no new jets: y is the argument itself, which keeps its own, or nothing that moves.
+"""
 
 
 def added(call: Call) -> tuple[Any, Any]:
@@ -126,7 +131,7 @@ def linear_in_first(call: Call) -> tuple[Any, Any]:
     if call.lookup(x) is None or any(isinstance(r, Tensor) and call.lookup(r) is not None for r in others):
         return generic(call)
     y = call.value()
-    if y is x:
+    if y is x:  # as x.float() of floats
         return y, None
 
     jets = [each(lambda d: call.func(d, *others, **call.kwargs), jet) for jet in call.jets(x)]
@@ -280,12 +285,13 @@ def generic(call: Call) -> tuple[Any, Any]:
     """Differentiate t -> f(x + t x' + t² x''/2) twice at 0 in forward mode, for a smooth function of tensors.
 
     Raises:
-        Lost: f is not among those known to allow that.
+        Lost: f is not among those known to allow that, and its value may move: it has a gradient, or with `strict` it
+            holds real numbers, or is nothing, as of a function that writes into an argument.
     """
     if call.func not in SMOOTH:
         y = call.value()
         tensors = [t for t in tree_flatten(y)[0] if isinstance(t, Tensor)]
-        written = call.strict and y is None
+        written = call.strict and y is None  # as by x.__setitem__
         if written or any(t.requires_grad or (call.strict and t.is_floating_point()) for t in tensors):
             raise Lost("it has no rule", y)
         return y, None
@@ -363,6 +369,7 @@ def attention(
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
+    # (..., heads, queries, keys)
     scores = torch.matmul(query, key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()

@@ -284,7 +284,7 @@ class CPC(Penalty):
         others = z.masked_select(torch.ones_like(z, dtype=torch.bool).scatter(1, y, False)).view(n, k - 1)
         value = F.softplus(others - z.gather(1, y)).mean()
         if k > 2 and self.exclusion:
-            apart = others.unsqueeze(2) - others.unsqueeze(1)
+            apart = others.unsqueeze(2) - others.unsqueeze(1)  # (n, K - 1, K - 1) z_j - z_k
             pairs = F.softplus(apart).sum((1, 2)) - (k - 1) * F.softplus(z.new_zeros(()))  # without j = k
             value = value + self.exclusion * pairs.mean() / ((k - 1) * (k - 2))
         return value

@@ -106,6 +106,7 @@ class Loss(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         if logits.ndim != 2:  # dense inputs (N, K, d1, ...): K last, then flat
+            # (n, K, ...) and (n, ...): each place is a row, (m, K) and (m,)
             logits, labels = logits.movedim(1, -1).flatten(0, -2), labels.flatten()
         z = upcast(logits)
         if torch.is_autocast_enabled(z.device.type):

@@ -107,6 +107,7 @@ class Look:
         left: room for the labels of the y axis.  row, column: between panels.  legend: beside a panel.
         across: panels side by side.  counts: whether the strip has numbers.
         titles: whether there are titles; a paper has captions.  aside: whether legends may stand beside panels.
+        pad: margin around the figure.  dpi: pixels to the inch.
     """
 
     wide: float

@@ -46,8 +46,9 @@ class FileContents:
         lacking: why there are no scores, and what would work, where the format tells.
         used: fields of `ReaderOptions` that took effect.
         unanswered: samples that were asked and have no scores, such as failed ones; they are no rows of the arrays.
-        read_alike: reads further files that have the same header and are as plain, as many as come first in a list, as
-            one text and without their `decimals`; None where each file is read by itself.
+        read_alike: from a list of further files, reads the first ones that have the header of this one and are as
+            plain, all in one go, and returns their contents, without `decimals`; the list may go on with others. None
+            where each file is read by itself.
     """
 
     format: str
@@ -246,7 +247,7 @@ def joined(parts: Sequence[Named], fill: float | None = None) -> Named:
 class Converted:
     """Another array passed through a function block by block; the result may have another width and dtype.
 
-    `ends`: as in `ArrayScores`, of scores.
+    `ends`: of scores, class of the largest and the smallest one itself of each row, both (N,), or None.
     """
 
     inner: Named
@@ -282,6 +283,7 @@ class FileColumn:
             start, stop, step = index.indices(len(self))
             if step > 0:
                 return self.inner.read(start, max(start, stop))[::step]
+            index = np.arange(start, stop, step)
         rows = np.asarray(index)
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows % len(self)
         return gather(self.inner, rows.reshape(-1), NEAR).reshape(rows.shape)
@@ -298,7 +300,11 @@ def blocks(array: Named) -> Iterator[tuple[int, Array]]:
 
 
 def texts_of(values: Array) -> Array:
-    """Convert values to an (N,) array of str; bytes are decoded."""
+    """Convert values to an (N,) array of str; bytes are decoded.
+
+    Of floats, whole numbers keep the 16 digits that integers below 2^53 may have, so that ids stay distinct; others are
+    rounded to 12, so that 0.1 + 0.2 is the text of 0.3.
+    """
     if values.dtype.kind == "S":
         return np.char.decode(values, "utf-8", "replace")
     if values.dtype.kind == "f":

@@ -106,7 +106,7 @@ class Source:
 
     Args:
         path: file name, or `-` for stdin.
-        trust: whether code in the file may run; None where no option allows it.
+        trust: whether code in the file may run; None where no option allows it, so that no message advises it.
         options: for the readers of evaluations and of tables without a header.
         update: the file is read only to be updated, so that it does not count as an input.
 
@@ -124,7 +124,7 @@ class Source:
         try:
             if not update and self.path != "-":
                 reading(self.path, pipes=True)
-            with locations.waiting_said(self.path):
+            with locations.waiting_said(self.path):  # says after some seconds that a pipe is waited for
                 self.file = locations.open_binary(self.path)
                 mode = os.fstat(self.file.fileno()).st_mode
                 if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
@@ -142,6 +142,7 @@ class Source:
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "is the file truncated?")
         head = os.pread(self.file.fileno(), 64, 0)
+        # refused: what Git LFS leaves in place of a file, or a web page. `STARTS`: the first bytes of compressed files
         refuse_pointer(head, self.name)
         if head.startswith(locations.STARTS) and (kind := locations.compression_of(head)):
             most = memory_limit() // TEXT

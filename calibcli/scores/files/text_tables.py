@@ -365,7 +365,7 @@ def _height(width: int) -> int:
 def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str) -> Array:
     if not any("_" in "".join(row) for row in cells):  # NumPy reads 1_0 as 10
         with contextlib.suppress(ValueError):
-            return np.array(cells, dtype=np.float64)
+            return np.array(cells, dtype=np.float64).reshape(len(cells), len(names))  # also without rows
     out = np.empty((len(cells), len(names)))
     for r, row in enumerate(cells):
         for c, cell in enumerate(row):

@@ -80,6 +80,7 @@ def read_cifar(members: MembersByName, split: str) -> DatasetArrays:
     labels = np.concatenate([part[1] for part in parts])
     title = "CIFAR-100" if hundred else "CIFAR-10"
     note = f"{title}, {name}: {len(pixels):,} pictures"
+    # rows of 3072 bytes to (N, channels, height, width)
     arrays = members.of_pictures(name, data, names, pixels.reshape(-1, 3, 32, 32), labels, note)
     return replace(arrays, classes=classes or None, published="" if level == "coarse" else title)
 
@@ -224,6 +225,7 @@ def read_svhn(members: MembersByName, split: str) -> DatasetArrays:
         raise InputError(f"{where} does not hold X (32, 32, 3, N) and y (N, 1)", "download it again")
     labels = y.reshape(-1).astype(np.int64)
     note = f"SVHN, {name}: {len(labels):,} digits; class 10 of the file is the digit 0"
+    # (height, width, channels, N) to (N, height, width, channels)
     arrays = members.of_pictures(name, data, [file], x.transpose(3, 0, 1, 2), np.where(labels == 10, 0, labels), note)
     return replace(arrays, classes=[str(digit) for digit in range(10)], published="SVHN")
 

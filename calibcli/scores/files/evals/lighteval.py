@@ -45,6 +45,7 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
             columns = answers.NestedColumns()
             for other in (further, *rows):
                 columns.add({key: other.get(key) for key in ("doc", "metric")})
+            # values inside `doc` and `metric` became columns, such as `metric.acc`, which may say what was right
             right = [name for name in columns.texts if name.startswith("metric.")]
             fix = "only tasks that score every choice have them"
             return answers.contents_without_scores(FORMAT, columns, why, fix, correct=right)
@@ -61,7 +62,7 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
     return questions.contents(
         FORMAT,
         source,
-        ("logprobs", "gold_index", "id"),
+        ("logprobs", "gold_index", "id"),  # names of the scores, the labels and the ids, which follow in this order
         *(answers.padded(questions.scores, source.name), labels, column_of(questions.ids)),
         ragged=frozenset({"logprobs"}),
         notes=[summary, *answers.note_on_lengths(questions.scores)],

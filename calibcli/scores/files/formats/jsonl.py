@@ -58,8 +58,10 @@ def read(source: Source) -> FileContents:
         return contents
     rows = itertools.chain([first], rows)
     head = list(itertools.islice(rows, HEAD))
+    # plain lines, all like the first, are parsed many at a time, which pays for long files; None for others
     quick = text_tables.lines(source, first) if len(head) == HEAD else None
     if quick is not None:
+        # digits after the point: how exactly rows of probabilities can sum to one
         decimals = {key: _digits(row[key] for row in head) for key, array in quick.items() if array.ndim == 2}
         return FileContents("jsonl", {key: Memory(array) for key, array in quick.items()}, decimals=decimals)
     classes = {key: list(scores) for key, value in first.items() if (scores := _of_classes(value))}
