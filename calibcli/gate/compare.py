@@ -133,7 +133,7 @@ def difference(
     """Compare two models in one metric on the rows that both have, paired where the metric allows.
 
     Where it does not, the difference comes from the two intervals. A number that is missing in one model ends the
-    comparison, but for a metric whose rows depend on a fit to others (`cross_fitted`), which is known row by row anyway.
+    comparison, but for a metric whose rows depend on a fit to others (`cross_fitted`): it is known row by row anyway.
     """
     name = f"{second.name} - {first.name}"
     common: dict[str, Any] = {"name": choice.spec, "scope": name, "unit": values[1].unit, "better": values[1].better}
