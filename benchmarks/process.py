@@ -77,7 +77,6 @@ def least(folder: Path, rounds: int, **commands: Sequence[str]) -> dict[str, flo
 
 def start(folder: Path) -> None:
     path = str(write(folder / "small.npz", 1000, 10))
-    by_typer = "import sys; from calibcli.cli import app, typed; typed.call(sys.argv[1:], app.COMMANDS)"
     seconds = least(
         folder,
         15,
@@ -86,7 +85,6 @@ def start(folder: Path) -> None:
         json=[*CALIB, "metrics", path, "--json"],
         check=[*CALIB, "check", path, "--max", "ece=0.5"],
         help=[*CALIB, "--help"],
-        typer=[sys.executable, "-c", by_typer, "metrics", path],  # if Typer parsed the line, as it does a wrong one
     )
     for name, value in seconds.items():
         print(f"{name:10} {1000 * value:6.0f} ms, {value / seconds['numpy']:.2f} times import numpy")

@@ -16,7 +16,7 @@ from typing import Any
 
 import calibcli
 from calibcli.api import catalogue
-from calibcli.cli.app import COMMANDS
+from calibcli.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 BUILT = ROOT / "build" / "docs"

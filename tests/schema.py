@@ -18,10 +18,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import jsonschema
 import pytest
 
-from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.figure_data import SAVED_IF, Curve, Plot
 from calibcli.core.result import SCHEMA, Check, Estimate, Result, Table
+from calibcli.core.scope import Scope
 
-PARTS = (Estimate, Curve, Plot, Table, Check)
+PARTS = (Estimate, Scope, Curve, Plot, Table, Check)
 PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 FILE = Path(__file__).parent.parent / "calibcli" / "schema" / f"result-{SCHEMA}.json"
 
@@ -55,7 +56,7 @@ def _object(cls: Any) -> dict[str, Any]:
         "type": "object",
         "description": (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " "),
         "properties": properties,
-        "required": [f.name for f in _saved(cls)],
+        "required": [f.name for f in _saved(cls) if SAVED_IF not in f.metadata],
     }
 
 

@@ -7,7 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from calibcli.cli.app import COMMANDS, main
+from calibcli.cli import COMMANDS
+from calibcli.cli.app import main
 from calibcli.cli.run import Option
 from calibcli.core.errors import Exit, UsageError
 

@@ -15,7 +15,7 @@ import calibcli
 from calibcli.calibrators import SCALERS, Scaler
 from calibcli.cli.app import main
 from calibcli.cli.metrics import command as metrics
-from calibcli.cli.run import with_values
+from calibcli.cli.typed import with_values
 from calibcli.core.errors import InputError, UsageError
 from calibcli.ship.target import TARGETS
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from calibcli.api import catalogue
-from calibcli.cli.app import COMMANDS
-from calibcli.cli.typed import build
+from calibcli.cli import COMMANDS
+from calibcli.cli.typed import build_command
 from calibcli.core.errors import UsageError
 from calibcli.core.options import normal
 from calibcli.core.result import Result
@@ -74,7 +73,7 @@ def all_lines() -> list[Any]:
 
 @cache
 def command(name: str) -> Any:
-    return typer.main.get_command(build([name])).commands[name]  # type: ignore[attr-defined]
+    return build_command(name)
 
 
 @pytest.mark.parametrize("line", all_lines())

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 import calibcli
 from calibcli import headlines, render
 from calibcli.api import measuring
-from calibcli.cli.app import COMMANDS, main
+from calibcli.cli import COMMANDS
+from calibcli.cli.app import main
 from calibcli.core import number_format
 from calibcli.core.result import Check, Estimate, Result, Table
 from calibcli.lab.study import report

@@ -86,7 +86,7 @@ def test_limits_end_with_their_command(capsys: Any) -> None:
 def test_every_command_that_opens_files_takes_them(name: str, capsys: Any) -> None:
     import importlib
 
-    from calibcli.cli.app import COMMANDS
+    from calibcli.cli import COMMANDS
 
     without = [
         c

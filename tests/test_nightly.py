@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from calibcli.cli.app import COMMANDS
+from calibcli.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 COUNT = re.compile(r'environ\.get\("(CALIB_\w+)", "\d+"\)')

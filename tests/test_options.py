@@ -1,184 +1,250 @@
-"""A line read by hand means what it means to Typer, over every option of every command, or is left to Typer."""
+"""A command line means what its spelling says: options, values and messages, over every option of every command."""
 
 from __future__ import annotations
 
 import importlib
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import ModuleType
+from typing import Any
 
 import pytest
-import typer
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibcli import __version__
-from calibcli.cli import app
-from calibcli.cli.app import COMMANDS, main
-from calibcli.cli.run import Command, Option, parsed
-from calibcli.cli.typed import build
+from calibcli.cli import COMMANDS
+from calibcli.cli.app import main
+from calibcli.cli.run import Command, Option
 
-TEXTS = ("a", "", " ", "-", "--", "-1", "-x", "--json", "--level=0.9", "a=b", "=", "ü", "a b", "-m", "none", "\udcff")
-NUMBERS = (
-    "1",
-    "2",
-    "3",
-    "0",
-    "0.6",
-    ".5",
-    "1e-3",
-    "-1",
-    "-0.5",
-    "+3",
-    " 3 ",
-    "1_0",
-    "1.0",
-    "nan",
-    "inf",
-    "x",
-    "",
-    "9" * 30,
-)
+ROOT = Path(__file__).parent.parent
+PARTS = 9  # `make test` reads one of nine lines that `benchmarks/command_lines.py` makes, `make test-slow` the others
+Calls = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        return importlib.import_module("command_lines")
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
+    """What commands were called with, none of which runs."""
+    kept: Calls = []
+
+    def keep(self: Command, **given: Any) -> int:
+        kept.append({key: tuple(v or ()) if self.options[key].many else v for key, v in given.items()})
+        return 0
+
+    monkeypatch.setattr(Command, "__call__", keep)
+    monkeypatch.chdir(tmp_path)
+    return kept
 
 
 def options(name: str) -> dict[str, Option]:
     return dict(importlib.import_module(f"calibcli.cli.{name}").command.options)
 
 
-@cache
-def by_typer(name: str) -> Any:
-    return typer.main.get_command(build([name]))
+def defaults(name: str) -> dict[str, Any]:
+    return {key: () if one.many else one.default for key, one in options(name).items()}
 
 
-def meant(name: str, line: list[str]) -> dict[str, Any] | None:
-    """What Typer would call the command with; None where it does not."""
-    kept: list[dict[str, Any]] = []
-
-    def keep(self: Command, **given: Any) -> int:
-        kept.append({key: tuple(v or ()) if self.options[key].many else v for key, v in given.items()})
-        return 0
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Command, "__call__", keep)
-        try:
-            by_typer(name).main([name, *line], prog_name="calib", standalone_mode=False)
-        except Exception:
-            return None
-    return kept[0] if kept else None
+def same(call: dict[str, Any], name: str, given: dict[str, Any]) -> bool:
+    """Whether a command was called with these values, of these types, and with its defaults for the others."""
+    wanted = defaults(name) | given
+    return {key: repr(value) for key, value in call.items()} == {key: repr(value) for key, value in wanted.items()}
 
 
-def agree(name: str, line: list[str]) -> bool:
-    """Whether the line was read by hand; if so, as Typer reads it, types included."""
-    mine, other = parsed(line, options(name)), meant(name, line)
-    if mine is not None:
-        assert repr(mine) == repr(other), line
-    return mine is not None
-
-
-def least(name: str, but: str = "") -> list[str]:
-    """What the command needs, without one of its options."""
-    needed = [one for one in options(name).values() if one.default not in (None, (), "") and one.name != but]
-    required = [one for one in needed if "MISSING" in repr(one.default)]
-    line = [text for one in required if not one.argument for text in (one.flags[0], "x.npz")]
-    arguments = [one for one in required if one.argument]
-    return [*line, *(get_args(a.kind)[0] if get_origin(a.kind) is Literal else f"{a.name}.npz" for a in arguments)]
-
-
-def values(one: Option) -> tuple[str, ...]:
-    if get_origin(one.kind) is Literal:
-        words = [str(word) for word in get_args(one.kind)]
-        return (*words, words[0].upper(), f" {words[0]} ", words[0].replace("_", "-"), words[0][:-1], "x", "")
-    return TEXTS if one.plain else NUMBERS
-
-
-def lines(name: str, one: Option) -> list[list[str]]:
-    """One option, in every spelling, with values good and bad."""
-    rest, found = least(name, one.name), []
-    if one.argument:
-        found = [[*least(name, one.name), value] for value in values(one)]
-        return found + [[value, *least(name, one.name), "--", "-x"] for value in values(one)]
-    for flag in one.flags:
-        long = flag.startswith("--")
-        spellings = [[flag]] if one.flag else [[flag, value] for value in values(one)]
-        spellings += [[f"{flag}={value}" if long else f"{flag}{value}"] for value in values(one)]
-        spellings += [[f"{flag}={value}"] for value in values(one)[:2]]
-        spellings += [[flag, "1", flag, "2"], [flag, flag], [flag], [flag[:-1], "1"], [f"--no-{flag.strip('-')}"]]
-        spellings += [[f"-q{flag.strip('-')}", "1"], [flag.upper(), "1"], ["--", flag, "1"], [f"-{flag}", "1"]]
-        found += [[*rest, *spelling] if i % 2 else [*spelling, *rest] for i, spelling in enumerate(spellings)]
-    return found
-
-
-@cache
-def first_with() -> dict[str, str]:
-    """The first command that has an option: the others have the same one, flags, type and default."""
-    return {repr(one): name for name in reversed(COMMANDS) for one in options(name).values()}
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.one_in(PARTS)
+def test_a_line_means_what_its_spelling_says(
+    part: int, bench: ModuleType, calls: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [line for line in bench.lines() if line.given is not None or line.refused]
+    assert len(lines) > 2000
+    for line in lines[part::PARTS]:
+        calls.clear()
+        code = main(list(line.words))
+        err = capsys.readouterr().err
+        if line.refused:
+            assert (code, calls) == (2, []), line
+            assert err.startswith(f"error: {line.refused}"), line
+            assert "\n  fix: " in err, line
+        else:
+            assert (code, err) == (0, ""), line
+            assert len(calls) == 1, line
+            assert same(calls[0], line.words[0], line.given), line
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.one_in(7)
-def test_every_option_as_typer_reads_it(name: str) -> None:
-    """In every spelling with every value where it is first, in one elsewhere."""
-    assert agree(name, least(name))
+def test_every_option_has_its_lines(name: str, bench: ModuleType) -> None:
+    """In the first command that has it, each of its flags is in a line whose meaning is known."""
+    lines = [line for line in bench.lines() if line.words[:1] == (name,) and (line.given is not None or line.refused)]
+    words = {word.split("=", 1)[0] for line in lines for word in line.words}
     for one in options(name).values():
-        found, first = lines(name, one), first_with()[repr(one)] == name
-        by_hand = [agree(name, line) for line in (found if first else found[:1])]
-        assert any(by_hand) or not first, f"{one.name} is never read by hand"
+        for flag in () if one.argument else one.flags:
+            assert flag in words or any(word.startswith(flag) for word in words if len(flag) == 2), flag
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("metrics", "missing argument 'files'\n  fix: for example: calib metrics test.npz -o reliability.png"),
+        ("verify m.npz --data d.npz", "missing option '--with'\n  fix: see calib verify --help"),
+        ("export m.npz --to json", "missing option '--save' / '-o'\n  fix: see calib export --help"),
+        ("completion bash zsh", "got unexpected extra argument(s) (zsh)\n  fix: see calib completion --help"),
+        ("completion -- bash --json", "got unexpected extra argument(s) (--json)\n  fix: see calib completion --help"),
+        ("metrics a.npz --bins", "option '--bins' requires an argument\n  fix: see calib metrics --help"),
+        ("metrics a.npz -qm", "option '-m' requires an argument\n  fix: see calib metrics --help"),
+        ("metrics a.npz --json=1", "option '--json' does not take a value\n  fix: see calib metrics --help"),
+        ("metrics a.npz --level 0.9 --level=0.9", "--level was given more than once\n  fix: pass it once"),
+        ("metrics a.npz --labels= --labels a", "--labels was given more than once\n  fix: pass it once"),
+        ("metrics a.npz --bins=", "--bins  is not a whole number\n  fix: pass a whole number from 1 to 1000"),
+        ("metrics a.npz -o=a --output=", "-o is empty\n  fix: name a file; is the variable that it comes from set?"),
+        ("check --baseline= a.npz", "--baseline is empty\n  fix: name a file; is the variable that it comes from set?"),
+        ("metrics a.npz -qZ", "no such option: -Z\n  fix: see calib metrics --help"),
+        ("metrics a.npz -q-v", "no such option: --\n  fix: see calib metrics --help"),
+        ("metrics a.npz --edges lft", "--edges lft is not a choice\n  fix: did you mean 'left'?"),
+        ("metrcs a.npz --json", "no such command 'metrcs'\n  fix: did you mean: calib metrics a.npz --json"),
+        ("help metrcs", "no such command 'metrcs'\n  fix: did you mean: calib metrics --help"),
+        ("xyzw", "no such command 'xyzw'\n  fix: see calib --help"),
+        ("--no-such", "no such option: --no-such\n  fix: see calib --help"),
+        ("--", "missing command\n  fix: see calib --help"),
+        ("--json metrics a.npz", "no such option: --json"),
+    ],
+)
+def test_a_wrong_line_is_refused_with_its_fix(
+    line: str, said: str, calls: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == 2
+    assert not calls
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {said}"), err
+    assert "\n  fix: " not in said or err == f"error: {said}\n", err
+
+
+def test_an_empty_argument_is_no_file(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (["metrics", ""], ["metrics", "a.npz", ""], ["ood", "a.npz", ""], ["check", "--", ""]):
+        assert main(line) == 2
+        assert " is empty\n  fix: name a file; is the variable that it comes from set?" in capsys.readouterr().err
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    ("line", "given"),
+    [
+        ("metrics -qmece a.npz", {"quiet": True, "metric": ("ece",), "files": (Path("a.npz"),)}),
+        ("metrics a.npz -m -1 -m --json", {"metric": ("-1", "--json"), "files": (Path("a.npz"),)}),
+        ("metrics a.npz -m=ece", {"metric": ("=ece",), "files": (Path("a.npz"),)}),
+        ("metrics --by a=b a.npz b.npz", {"by": ("a=b",), "files": (Path("a.npz"), Path("b.npz"))}),
+        ("metrics --by=--json a.npz", {"by": ("--json",), "files": (Path("a.npz"),)}),
+        ("metrics -- --json -x", {"files": (Path("--json"), Path("-x"))}),
+        ("metrics a.npz -- -", {"files": (Path("a.npz"), Path("-"))}),
+        ("metrics -", {"files": (Path("-"),)}),
+        ("metrics --json --json -vv a.npz", {"json": True, "verbose": True, "files": (Path("a.npz"),)}),
+        ("metrics --clip a.npz", {"clip": 1e-15, "files": (Path("a.npz"),)}),
+        ("metrics a.npz --clip 1e-3", {"clip": 1e-3, "files": (Path("a.npz"),)}),
+        ("apply c.npz a.npz b.npz --save d.npz", {"calibrator": Path("c.npz"), "save": Path("d.npz"),
+                                              "files": (Path("a.npz"), Path("b.npz"))}),
+        ("watch s.json a.npz b.npz", {"state": Path("s.json"), "new": (Path("a.npz"), Path("b.npz"))}),
+        ("ood a.npz --json b.npz", {"json": True, "inside": Path("a.npz"), "outside": Path("b.npz")}),
+        ("completion BASH", {"shell": "bash"}),
+        ("-- list metrics", {"name": "metrics"}),
+        ("list", {}),
+    ],
+)  # fmt: skip
+def test_what_a_line_means(line: str, given: dict[str, Any], calls: Calls) -> None:
+    assert main(line.split()) == 0
+    [call] = calls
+    assert same(call, "list" if "list" in line else line.split()[0], given), call
+
+
+def spellings(name: str, bench: ModuleType) -> st.SearchStrategy[list[tuple[list[str], str, Any]]]:
+    """Options of a command, each once: how it is written, its name, its value."""
+
+    @st.composite
+    def one_option(draw: st.DrawFn, one: Option) -> tuple[list[str], str, Any]:
+        flag = draw(st.sampled_from(list(one.flags)))
+        if one.flag:
+            return [flag], one.name, True
+        right = bench.right(one)
+        texts = draw(st.lists(st.sampled_from(list(right)), min_size=1, max_size=3 if one.many else 1))
+        glued = f"{flag}=" if flag.startswith("--") else flag
+        words = [word for text in texts for word in draw(st.sampled_from([[flag, text], [glued + text]]))]
+        values = [right[text] for text in texts]
+        return words, one.name, tuple(values) if one.many else values[0]
+
+    given_apart = [one for one in options(name).values() if not one.argument and one.alone is None]
+    some = st.lists(st.sampled_from(given_apart), max_size=6, unique_by=lambda one: one.name)
+    return some.flatmap(lambda chosen: st.tuples(*map(one_option, chosen))).map(list)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.one_in(5)
-def test_what_is_left_to_typer(name: str) -> None:
-    flags = [one.flags[0] for one in options(name).values() if one.flag][:1]
-    odd_flags = [[f"{flag}=1"] for flag in flags] + [[flag[:-1]] for flag in flags]
-    for odd in (["--help"], ["-h"], ["--no-such"], ["-qm", "ece"], *odd_flags):
-        assert not agree(name, [*least(name), *odd]), odd
+def test_options_mean_the_same_in_any_order_and_spelling(name: str, bench: ModuleType, calls: Calls) -> None:
+    rest, base = bench.needed(name)
 
-
-def words(name: str) -> st.SearchStrategy[list[str]]:
-    flags = [flag for one in options(name).values() if not one.argument for flag in one.flags]
-    word = st.sampled_from([*flags, *TEXTS, *NUMBERS, "a.npz", "-mece", "--bins=15", "--level", "0.9", "-qm"])
-    return st.lists(word, max_size=7)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.one_in(5)
-def test_any_words_as_typer_reads_them(name: str) -> None:
-    @settings(max_examples=20, deadline=None, derandomize=True)
-    @given(words(name))
-    def hold(line: list[str]) -> None:
-        agree(name, [*least(name), *line])
-        agree(name, line)
+    @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    @given(spellings(name, bench))
+    def hold(drawn: list[tuple[list[str], str, Any]]) -> None:
+        calls.clear()
+        names = {key for _, key, _ in drawn}
+        kept = [word for one in drawn for word in one[0]]
+        needed = [one.flags[0] for one in options(name).values() if one.name in names and one.name in base]
+        words = list(rest)
+        for flag in needed:  # given by what was drawn
+            del words[words.index(flag) : words.index(flag) + 2]
+        assert main([name, *kept, *words]) == 0
+        assert same(calls[0], name, base | {key: value for _, key, value in drawn}), kept
 
     hold()
 
 
-def test_the_version_by_hand_is_that_of_typer(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in (["--version"], ["--version", "metrics"]):
-        assert main(line) == 0
-        assert capsys.readouterr().out == f"calib {__version__}\n"
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.one_in(5)
+def test_any_words_are_read_or_refused_with_a_fix(
+    name: str, bench: ModuleType, calls: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [flag for one in options(name).values() if not one.argument for flag in one.flags]
+    word = st.sampled_from([*flags, *bench.TEXTS, *bench.NUMBERS, "a.npz", "-mece", "--bins=15", "--level", "-qm", ""])
+
+    @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.lists(word, max_size=7))
+    def hold(words: list[str]) -> None:
+        calls.clear()
+        code = main([name, *words])
+        err = capsys.readouterr().err
+        assert (code, len(calls), err) == (0, 1, "") or (code == 2 and not calls and "\n  fix: " in err), err
+
+    hold()
 
 
-def test_a_shell_that_completes_is_answered_by_typer(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
-    monkeypatch.setattr("calibcli.cli.typed.call", lambda args, commands: asked.append(args) or 0)
-    assert app.call(["list", "metrics", "--no-such"]) == 0
-    monkeypatch.setenv("_CALIB_COMPLETE", "complete_bash")
-    assert app.call(["list", "metrics"]) == 0
-    assert len(asked) == 2
+@pytest.mark.parametrize("line", [["--version"], ["-V"], ["--version", "metrics"], ["-V", "--help"]])
+def test_the_version(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line) == 0
+    assert capsys.readouterr().out == f"calib {__version__}\n"
 
 
-def test_the_help_of_the_whole_is_the_same_without_the_options(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = []
-    for about in (False, True):
-        build(COMMANDS, about)(["--help"], prog_name="calib", standalone_mode=False)
-        shown.append(capsys.readouterr().out)
-    assert shown[0] == shown[1]
+def test_help_comes_before_what_is_wrong_with_values(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("metrics --help", "help metrics", "metrics --bins x --help", "metrics --seed 1 --seed 2 -qh"):
+        assert main(line.split()) == 0
+        shown = capsys.readouterr()
+        assert "Usage: calib metrics [OPTIONS]" in shown.out
+        assert not shown.err
+    assert main(["help"]) == main(["--help"]) == 0
+    assert main([]) == 2
+    first, second, third = capsys.readouterr().out.split("Usage: calib [OPTIONS] COMMAND")[1:]
+    assert first.strip() == second.strip() == third.strip()
 
 
-def test_a_command_that_runs_loads_no_typer() -> None:
-    script = "import sys; from calibcli.cli.app import main; main(['list', '-q']); print('typer' in sys.modules)"
-    root = Path(__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"
+def test_a_command_is_read_without_what_typer_converts_values_with() -> None:
+    """Importing pydantic takes as long as importing NumPy."""
+    modules = "print(*{'pydantic', 'rich', 'typer'} & {*sys.modules})"
+    script = f"import sys; from calibcli.cli.app import main; main(['list', '-q', '--format=csv']); {modules}"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "typer"

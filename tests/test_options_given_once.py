@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from typer.core import TyperOption
 
-from calibcli.cli.app import COMMANDS, main
-from calibcli.cli.typed import build
+from calibcli.cli import COMMANDS
+from calibcli.cli.app import main
+from calibcli.cli.typed import build_command
 from calibcli.lab.training.state import differences
 
 ROOT = Path(__file__).parent.parent
@@ -20,8 +20,7 @@ TEST = str(ROOT / "sample_data" / "test.npz")
 
 
 def options(name: str) -> list[Any]:
-    group: Any = typer.main.get_command(build(["inspect", "plan"] if name in ("inspect", "plan") else [name, "plan"]))
-    return [p for p in group.commands[name].params if isinstance(p, TyperOption)]
+    return [p for p in build_command(name).params if isinstance(p, TyperOption)]
 
 
 @pytest.mark.finding("1.21")

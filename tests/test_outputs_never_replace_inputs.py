@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibcli.cli.app import COMMANDS, main
+from calibcli.cli import COMMANDS
+from calibcli.cli.app import main
 from calibcli.core.errors import Exit, UsageError
 from calibcli.core.files import atomic, claim, guarding, reading
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from calibcli import render
-from calibcli.cli.app import COMMANDS
+from calibcli.cli import COMMANDS
 from calibcli.core.figure_data import Curve, Plot, first_alone
-from calibcli.core.result import CHANGE, Estimate, Result, Screen, Table
+from calibcli.core.result import Estimate, Result, Screen, Table
+from calibcli.core.scope import CHANGE
 from calibcli.metrics import METRICS
 from calibcli.render.formats import table
 

@@ -23,7 +23,8 @@ import render_cases
 from calibcli import headlines, metrics, render
 from calibcli.cli.app import main
 from calibcli.core import number_format
-from calibcli.core.result import CHANGE, Cell, Check, Estimate, Result, Table
+from calibcli.core.result import Cell, Check, Estimate, Result, Table
+from calibcli.core.scope import CHANGE
 from calibcli.lab.study.experiment import SCREEN
 from calibcli.render import table_contents, terminal
 from calibcli.render.formats import table

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import calibcli
-from calibcli.cli.app import COMMANDS
+from calibcli.cli import COMMANDS
 
 pytestmark = pytest.mark.extra
 ROOT = Path(__file__).parent.parent

@@ -19,7 +19,8 @@ import pytest
 from forks import ended, forked
 
 import calibcli
-from calibcli.cli.app import COMMANDS, main
+from calibcli.cli import COMMANDS
+from calibcli.cli.app import main
 from calibcli.cli.run import CommandRun
 from calibcli.core import extensions
 from calibcli.core.errors import UsageError

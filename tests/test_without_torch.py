@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from calibcli.cli.app import COMMANDS
+from calibcli.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "sample_data"

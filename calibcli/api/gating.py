@@ -19,7 +19,8 @@ from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.number_format import count_text
 from calibcli.core.python_errors import in_python
-from calibcli.core.result import CHANGE, CLAIMS, Cell, Result, Table, by_report, decisive, results_of
+from calibcli.core.result import CLAIMS, Cell, Result, Table, by_report, decisive, results_of
+from calibcli.core.scope import CHANGE
 from calibcli.gate import check as session
 from calibcli.gate import config as config_file
 from calibcli.gate.check import read_result

@@ -18,7 +18,8 @@ from calibcli.calibrators.store import load, save
 from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError, refusing
 from calibcli.core.number_format import first_few
-from calibcli.core.result import CHANGE, Cell, Estimate, Result, Table
+from calibcli.core.result import Cell, Estimate, Result, Table
+from calibcli.core.scope import CHANGE, MEAN_OF_LABELS, Scope
 from calibcli.core.statistics import normal_quantile, weighted_mean
 from calibcli.metrics import Sample
 from calibcli.metrics import report as measuring
@@ -112,17 +113,14 @@ def stacked(parts: Sequence[Predictions]) -> Predictions:
 
 def report(fitted: Mapping[str, FittedLabel], options: RankingOptions, source: str) -> Result:
     """Make the result: each label before and after, its map, and the mean change of NLL over labels."""
-    before_result, after_result = (
-        scoped(measuring.report_multilabel(rows, options.measured), scope, ())
-        for scope, rows in (
-            ("before", {name: one.before for name, one in fitted.items()}),
-            ("after", {name: one.after for name, one in fitted.items()}),
-        )
-    )
+    before_rows = {name: one.before for name, one in fitted.items()}
+    after_rows = {name: one.after for name, one in fitted.items()}
+    before_result = scoped(measuring.report_multilabel(before_rows, options.measured), "before", ())
+    after_result = scoped(measuring.report_multilabel(after_rows, options.measured), "after", ())
     table, changes, per_row = list[list[Cell]](), list[Estimate](), list[Any]()
     for name, one in fitted.items():
         before, after = (Sample.of(columns(r, class_bins=(), threads=options.threads)) for r in (one.before, one.after))
-        changed = differences(before, after, level=options.level, scope=f"label={name} {CHANGE}")
+        changed = differences(before, after, level=options.level, where=Scope(parts={"label": str(name)}, phase=CHANGE))
         changes += changed
         nll = changed[0]
         per_row.append(after.columns.nll - before.columns.nll)
@@ -153,7 +151,12 @@ def report(fitted: Mapping[str, FittedLabel], options: RankingOptions, source: s
 
 def _mean(per_row: Sequence[Any], fitted: Mapping[str, FittedLabel], level: float) -> Estimate:
     """Estimate the mean change of NLL over labels, with an interval over rows."""
-    common: dict[str, Any] = {"name": "nll_difference", "scope": "mean of labels", "unit": "nats", "better": "lower"}
+    common: dict[str, Any] = {
+        "name": "nll_difference",
+        "unit": "nats",
+        "better": "lower",
+        **Scope(subject=MEAN_OF_LABELS).fields,
+    }
     common["tier"] = "all"  # the sentence that the result opens with says it
     common["how"] = "NLL after minus before, mean over labels, paired normal interval over rows"
     if len({len(rows) for rows in per_row}) > 1:

@@ -14,7 +14,8 @@ from calibcli.calibrators.fitting import FOLDS, NONE, FoldedScores, HeldOutRows,
 from calibcli.core import extensions
 from calibcli.core.errors import CalibError, UsageError
 from calibcli.core.figure_data import first_alone
-from calibcli.core.result import CHANGE, Cell, Estimate, Result, Screen, Table
+from calibcli.core.result import Cell, Estimate, Result, Screen, Table
+from calibcli.core.scope import CHANGE, Phase, Scope
 from calibcli.metrics import METRICS, Sample, shelf
 from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences, outside, worse
@@ -118,8 +119,9 @@ def rank(
             [position, method.spec, nll[method.spec], change["value"], *ends, method.ece, method.accuracy, made_worse]
         )
         if method is not best:
-            estimates.append(Estimate(**common, **change, scope=f"method={method.spec}", n=predictions.n))
-    close = [e.scope.removeprefix("method=") for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
+            where = Scope(parts={"method": method.spec})
+            estimates.append(Estimate(**common, **change, **where.fields, n=predictions.n))
+    close = [e.where.parts["method"] for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
     if close:
         notes.append(f"not distinguishable from {best.spec} on these rows: {', '.join(close)}")
     title = f"Methods by NLL on held-out rows ({options.folds} folds, n = {predictions.n:,})"
@@ -291,7 +293,7 @@ def screened(result: Result, ranked: bool = False) -> Result:
     """
 
     def few(e: Estimate) -> bool:
-        fitted_or_changed = not e.scope or e.scope.endswith(CHANGE)
+        fitted_or_changed = e.where.whole or e.where.phase == CHANGE
         compared = not ranked or shelf.traits(e.name).compared
         return compared and (fitted_or_changed or shelf.decides(e.name, result.facts))
 
@@ -324,30 +326,30 @@ def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]
     return [*dict.fromkeys(SCALERS.choose(spec).spec for specs in asked for spec in specs)]
 
 
-def _measure(rows: Predictions, options: RankingOptions, scope: str) -> tuple[Result, Columns]:
+def _measure(rows: Predictions, options: RankingOptions, phase: Phase) -> tuple[Result, Columns]:
     """Return the result of `calib metrics` on these rows, marked as before or after, and their columns."""
     asked = options.measured
     choices = measuring.chosen(rows, asked)
     measured = measuring.read(rows, asked, choices)
-    result = scoped(measuring.of_columns(rows, measured, asked, choices), scope, rows.notes)
+    result = scoped(measuring.of_columns(rows, measured, asked, choices), phase, rows.notes)
     return result, measured if measured.has("nll") else columns(rows, class_bins=(), threads=options.threads)
 
 
-def scoped(measured: Result, scope: str, known: Sequence[str]) -> Result:
+def scoped(measured: Result, phase: Phase, known: Sequence[str]) -> Result:
     """Mark all parts of a result as before or after, and drop the notes that are known."""
     return dataclasses.replace(
         measured,
-        estimates=[dataclasses.replace(e, scope=f"{e.scope} {scope}".lstrip()) for e in measured.estimates],
-        tables=[dataclasses.replace(t, name=f"{t.name}_{scope}", title=f"{t.title}, {scope}") for t in measured.tables],
+        estimates=[dataclasses.replace(e, **e.where.at(phase).fields) for e in measured.estimates],
+        tables=[dataclasses.replace(t, name=f"{t.name}_{phase}", title=f"{t.title}, {phase}") for t in measured.tables],
         plots=[
             dataclasses.replace(
                 p,
-                name=f"{p.name}_{scope}",
-                under=p.under and f"{p.under}_{scope}",
-                title=p.title and f"{p.title}, {scope}",
-                about=None if p.about is None else f"{p.about} {scope}".lstrip(),
+                name=f"{p.name}_{phase}",
+                under=p.under and f"{p.under}_{phase}",
+                title=p.title and f"{p.title}, {phase}",
+                about=None if p.about is None else " ".join(filter(None, [p.about, phase])),
             )
             for p in measured.plots
         ],
-        notes=[f"{scope}: {note}" for note in measured.notes if note not in known],
+        notes=[f"{phase}: {note}" for note in measured.notes if note not in known],
     )

@@ -1,7 +1,7 @@
 """`main(argv)`: run a command in a process, and map its outcome to an exit code.
 
-It finds commands by name, handles signals and closed streams, and hides warnings of libraries. Slow imports are inside
-functions, so that the handler of Ctrl-C is installed first.
+It handles signals and closed streams, and hides warnings of libraries. Slow imports are inside functions, so that the
+handler of Ctrl-C is installed first.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
-import importlib
 import os
-import pkgutil
 import signal
 import sys
 import warnings
@@ -19,13 +17,9 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from calibcli import __version__, cli
-from calibcli.cli import limits
+from calibcli.cli import limits, version
 from calibcli.core import files
 from calibcli.core.errors import CalibError, Exit, UsageError, printable
-
-OTHERS = ("app", "limits", "run", "typed")  # files that are not commands
-COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in OTHERS)
 
 
 class Terminated(BaseException):
@@ -104,10 +98,6 @@ def _outcome(args: list[str]) -> int:
     except Exception as error:
         if "can't allocate memory" in str(error):  # torch's RuntimeError
             return _out_of_memory()
-        if hasattr(error, "format_message"):  # typer's usage errors, whichever Click it carries
-            message, command = error.format_message().rstrip("."), getattr(error, "ctx", None)
-            path = getattr(command, "command_path", None) or "calib"
-            return _say(message[:1].lower() + message[1:], _usage_fix(message, path, args), Exit.USAGE)
         if type(error).__name__ == "Abort":
             return _say("interrupted", "", Exit.INTERRUPTED)
         return _bug(error)
@@ -117,110 +107,14 @@ def _out_of_memory() -> int:
     return _say("out of memory", "use a smaller input, or fewer rows at a time", Exit.REFUSED)
 
 
-def _usage_fix(message: str, path: str, args: list[str]) -> str:
-    """Return what would work in place of a line that Typer refuses: the nearest command or option, else the help."""
-    import re
-    import shlex
-
-    from calibcli.core.errors import nearest
-
-    if message.startswith("No such command") and args:
-        near = nearest(args[0], COMMANDS)
-        if os.path.exists(args[0]):
-            return f"name a command first: calib metrics {shlex.join(args)}"
-        return f"did you mean: calib {shlex.join([near, *args[1:]])}" if near else f"see {path} --help"
-    wrong = re.match(r"No such option: (\S+).*?(?:\(Possible options: (.*)\)|Did you mean (.*?)\??)$", message)
-    if message.startswith("Missing argument") and args and args[0] in COMMANDS:
-        about = importlib.import_module(f"calibcli.cli.{args[0]}").command.function.__doc__ or ""
-        if example := re.search(r"Example: (.*)", about):
-            return f"for example: {example[1]}"
-    if wrong and (spec := _spec_with(wrong[1], args)):
-        return f"it is an option of a spec: {spec}"
-    if wrong and (elsewhere := _command_with(wrong[1], args)):
-        return elsewhere
-    if wrong:
-        near = nearest(wrong[1], re.findall(r"--?[\w-]+", wrong[2] or wrong[3]))
-        return f"did you mean {near}? see {path} --help" if near else f"see {path} --help"
-    return f"see {path} --help"
-
-
-def _spec_with(flag: str, args: list[str]) -> str:
-    """Return `--loss focal:gamma=3` for the line `--loss focal --gamma 3`; "" if no entry named has that option."""
-    import itertools
-
-    from calibcli.api.catalogue import SHELVES
-    from calibcli.core.options import normal
-
-    name = flag.lstrip("-")
-    words = [part for word in args for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
-    value = next((after for word, after in itertools.pairwise(words) if word == flag), "VALUE")
-    for option, spec in itertools.pairwise(args):
-        for one in SHELVES.values():
-            if (
-                f" {option}" in f" {one.option}"
-                and spec in one.shelf
-                and normal(name) in one.shelf.entries[normal(spec)].options
-            ):
-                return f"{option} {spec}:{normal(name)}={value}"
-    return ""
-
-
-def _command_with(flag: str, args: list[str]) -> str:
-    """Return the commands that have an option which this one lacks; "" if there are none. `calib check` comes first: it
-    decides about limits. Only its line is given, after one file: an option may mean something else in other commands.
-    """
-    first = sorted(COMMANDS, key=lambda name: name != "check")
-    known = {name: _flags(name) for name in first}
-    owners = [name for name in first if flag in known[name]]
-    if not owners:
-        return ""
-    import shlex
-
-    given = {word.split("=", 1)[0] for word in args if word.startswith("-")}
-    one_file = not args[1].startswith("-") and args[2].startswith("-") if len(args) > 2 else False
-    works = owners[0] == "check" and one_file and given <= known["check"]
-    line = f"calib {shlex.join([owners[0], *args[1:]])}" if works else f"see calib {owners[0]} --help"
-    return f"{flag} is an option of calib {', '.join(owners)}: {line}"
-
-
-def _flags(command: str) -> set[str]:
-    """Return the flags of a command's options, as `--max` and `-o`."""
-    options = importlib.import_module(f"calibcli.cli.{command}").command.options
-    return {flag for one in options.values() if not one.argument for flag in one.flags}
-
-
 def call(args: list[str]) -> int:
-    """Run the command that these arguments name and return its exit code. Typer is only loaded if it is needed."""
-    from calibcli.cli.run import COMPLETION, parsed
-
-    if args in (["--version"], ["-V"]):
-        return _version()
-    if args[:1] == ["help"]:  # `calib help metrics`, as in git
-        args = [*args[1:], "--help"]
-    if args and args[0] in COMMANDS and COMPLETION not in os.environ:
-        command = importlib.import_module(f"calibcli.cli.{args[0]}").command
-        given = parsed(args[1:], command.options)
-        if given is not None:
-            return int(command(**given))
+    """Run the command that these arguments name and return its exit code."""
+    if args in (["--version"], ["-V"]):  # asked by scripts, so answered at once
+        return version.show()
     from calibcli.cli import typed
 
-    return typed.call(args, COMMANDS)
-
-
-def _version() -> int:
-    """Print the version, and how calib is installed where two ways get in each other's way."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    print(f"calib {__version__}")
-    try:
-        distribution("calibcli-core")
-        apart = any(one.startswith("calibcli-core") for one in distribution("calibcli").requires or ())
-    except PackageNotFoundError:  # the usual case: one of them
-        return int(Exit.OK)
-    if not apart:
-        note = "calibcli of a clone and calibcli-core are both installed, and hold the same files"
-        print(f"note: {note}; leave one: pip uninstall calibcli calibcli-core, then install it again", file=sys.stderr)
-    return int(Exit.OK)
+    answer = typed.read(args)
+    return answer if isinstance(answer, int) else int(answer())
 
 
 def _forget_stdout() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from calibcli.cli.run import COMPLETION, takes
+from calibcli.cli.run import takes
 from calibcli.core.errors import Exit
 from calibcli.core.options import argument
 
@@ -22,5 +22,5 @@ def command(*, shell: Literal["bash", "zsh", "fish", "powershell"] = argument("b
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-    print(get_completion_script(prog_name="calib", complete_var=COMPLETION, shell=shell))
+    print(get_completion_script(prog_name="calib", complete_var="_CALIB_COMPLETE", shell=shell))
     return int(Exit.OK)

@@ -1,9 +1,7 @@
 """The options of commands, and one run of a command: check the outputs, work, emit the result.
 
-Every option is declared once, as a field of a dataclass or a parameter of the command. A correct command line is parsed
-here. Help and any other line are left to Typer (`cli.typed`), which reads the same declarations and says what is wrong.
-Typer is only loaded then, because from 0.29 on it loads pydantic to parse a line: `calib metrics` would start in 4.4
-times the CPU seconds of `import numpy` instead of 2.8 (`benchmarks/process.py start`).
+Every option is declared once, as a field of a dataclass or a parameter of the command. Typer reads the command line by
+these declarations (`cli.typed`); what it finds for an option is a text, which is converted here.
 """
 
 from __future__ import annotations
@@ -29,9 +27,6 @@ from calibcli.core.options import Count, Edges, Level, Range, Style, option
 from calibcli.core.result import Result
 from calibcli.render import table_contents, terminal
 from calibcli.scores.reading_options import Reading
-
-COMPLETION = "_CALIB_COMPLETE"  # environment variable by which a shell asks for completions
-
 
 Seconds = Annotated[float, Range(0.01, 1e7)]
 Gigabytes = Annotated[float, Range(0.01, 1e6)]
@@ -222,7 +217,7 @@ class Option:
         """Whether a value is, or may be, the name of a file or folder."""
         return self.kind is Path or "FILE" in (self.settings.get("metavar") or "")
 
-    def parse(self, text: Any) -> Any:
+    def parse(self, text: str) -> Any:
         """Convert a text to a value.
 
         Raises:
@@ -230,7 +225,19 @@ class Option:
         """
         if self.plain:
             return self.kind(text)
-        return spec.convert(str(text).strip(), self.kind, f"{self.flags[0]} ")
+        return spec.convert(text.strip(), self.kind, f"{self.flags[0]} ")
+
+    def value(self, texts: Sequence[str]) -> Any:
+        """Convert the texts that it is given in a command line to its value.
+
+        Raises:
+            UsageError: one of them is no value, or empty in place of the name of a file.
+        """
+        if self.names_file and "" in texts:  # "$X" with X empty must not mean the working folder
+            shown = self.name.upper() if self.argument else self.flags[-1]
+            raise UsageError(f"{shown} is empty", "name a file; is the variable that it comes from set?")
+        values = [self.parse(text) for text in texts]
+        return tuple(values) if self.many else values[0]
 
 
 class Command:
@@ -252,6 +259,31 @@ class Command:
     def options(self) -> dict[str, Option]:
         """The options by name."""
         return {one.name: one for options in self._fields.values() for one in options}
+
+    def values(self, texts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """Convert the texts that a command line gives to options, by name, to the values of all options.
+
+        Raises:
+            UsageError: a text is no value of its option, or an option that is required has none.
+        """
+        values = {name: self.options[name].value(given) for name, given in texts.items()}
+        for one in sorted(self.options.values(), key=lambda one: not one.argument):
+            if one.name in values:
+                continue
+            if one.default is dataclasses.MISSING:
+                raise self._missing(one)
+            values[one.name] = () if one.many else one.default
+        return values
+
+    def _missing(self, one: Option) -> UsageError:
+        from calibcli.cli import mistakes
+
+        name = self.function.__module__.rpartition(".")[2]
+        if one.argument:
+            fix = mistakes.instead_of_argument(self.function.__doc__ or "", name)
+            return UsageError(f"missing argument '{one.name}'", fix)
+        flags = " / ".join(f"'{flag}'" for flag in one.flags)
+        return UsageError(f"missing option {flags}", mistakes.see_help(name))
 
     def __call__(self, **given: Any) -> int:
         """Run the command, and never write to a file that it reads."""
@@ -341,83 +373,3 @@ def _option(
         rare=rare,
         alone=alone,
     )
-
-
-def with_values(args: Sequence[str], options: Mapping[str, Option]) -> list[str]:
-    """Give each option that may stand alone its value, as `--clip=1e-15`; a number after it is its value.
-
-    >>> from calibcli.cli.metrics import command
-    >>> with_values(["--clip", "a.csv", "--clip", "5e-4"], command.options)
-    ['--clip=1e-15', 'a.csv', '--clip=5e-4']
-    """
-    alone = {flag: one.alone for one in options.values() if one.alone is not None for flag in one.flags}
-    words, out = list(args), list[str]()
-    while words:
-        word = words.pop(0)
-        if word == "--":
-            return [*out, word, *words]
-        if word not in alone:
-            out.append(word)
-            continue
-        try:
-            spec.real(words[0] if words else "")
-        except ValueError:  # another option, or a file
-            out.append(f"{word}={alone[word]}")
-        else:
-            out.append(f"{word}={words.pop(0)}")
-    return out
-
-
-def parsed(args: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any] | None:
-    """Parse a correct command line to the value of every option; return None for any other line, which Typer reads.
-
-    As in Click, the word after an option is its value, even `-1` or `--json`, and words after `--` are arguments.
-    """
-    written = {flag: one for one in options.values() if not one.argument for flag in one.flags}
-    given: dict[str, list[str]] = {}
-    arguments: list[str] = []
-    words = iter(with_values(args, options))
-    for word in words:
-        if word == "--":
-            arguments.extend(words)
-        elif len(word) < 2 or not word.startswith("-"):
-            arguments.append(word)
-        else:
-            name, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
-            one = written.get(name)
-            if one is None or (one.flag and equals):
-                return None
-            text = "" if one.flag else value if equals else next(words, None)
-            if text is None:
-                return None
-            given.setdefault(one.name, []).append(text)
-    return _values(given, arguments, options)
-
-
-def _values(given: dict[str, list[str]], arguments: list[str], options: Mapping[str, Option]) -> dict[str, Any] | None:
-    """Convert texts to values; None if one is wrong, missing, superfluous, or empty."""
-    waiting = [one for one in options.values() if one.argument]
-    while waiting:  # an argument that can be repeated gets what the others leave
-        one = waiting.pop(0)
-        count = max(0, len(arguments) - len(waiting)) if one.many else 1
-        if arguments[:count]:
-            given[one.name] = arguments[:count]
-            arguments = arguments[count:]
-    values: dict[str, Any] = {}
-    try:
-        for name, one in options.items():
-            texts = given.get(name)
-            if one.flag and texts:
-                values[name] = True
-            elif texts:
-                if "" in texts or (len(texts) > 1 and not one.many):
-                    return None
-                converted = [one.parse(text) for text in texts]
-                values[name] = tuple(converted) if one.many else converted[0]
-            elif one.default is dataclasses.MISSING:
-                return None
-            else:
-                values[name] = () if one.many else one.default
-    except UsageError:
-        return None
-    return None if arguments else values

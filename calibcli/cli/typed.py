@@ -1,4 +1,10 @@
-"""Commands as Typer applications: help, completion, and what is wrong with a line. Only loaded for these."""
+"""Commands as Typer applications: Typer reads every command line, shows the help, and completes lines in a shell.
+
+A line is only read here. The answer is a function that runs the command, so that Typer has no part in signals, closed
+streams and errors of a command that runs. Typer gives each value as text, and the type of its option converts it, so
+that errors come from one place. That also keeps the start short: from 0.29 on Typer would import pydantic to convert
+values, which takes as long as to import NumPy. The module of a command is imported when a line names it.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +12,17 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from calibcli import __version__
-from calibcli.cli.run import COMPLETION, Command, Option, with_values
+from calibcli.cli import COMMANDS, version
+from calibcli.cli.run import Command, Option
+from calibcli.core import options as spec
 from calibcli.core.errors import Exit, UsageError
 
 ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
@@ -25,19 +31,55 @@ TAKES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
 PANELS = ("Measure", "Fix", "Gate", "Train", "Inspect")
 WORK = ("logits", "metrics", "curvature", "scale", "apply", "check", "compare", "plan", "fit", "inspect", "list")
 """Panels, and the commands in them, in the order in which a user needs them."""
-LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # environment variables with the line to complete, by shell
-ALL = "--help-all"
+ALL, ALL_NAME = "--help-all", "help_all"
 WIDE = 16  # characters; longer lists of choices are not shown beside an option
+Refused: type[Exception] = typer.BadParameter.__mro__[1]
+"""The base of all errors by which Typer refuses a line. Of these it only exports `BadParameter`."""
 
 
-def call(args: list[str], commands: Sequence[str]) -> int:
-    """Build and run the command that these arguments name, and return its exit code."""
-    completing = COMPLETION in os.environ
-    brief = not completing and args[:1] in ([], ["--help"], ["-h"])
-    line = next((os.environ[name] for name in LINES if name in os.environ), "").split()[1:] if completing else args
-    names = [line[0]] if line and line[0] in commands else commands
-    code = build(names, brief)(args or ["--help"], prog_name="calib", standalone_mode=False)
-    return int(code or 0) if args else int(Exit.USAGE)
+def read(args: Sequence[str]) -> Callable[[], int] | int:
+    """Return a function that runs the command which a line names, or the exit code if Typer has answered the line.
+
+    Raises:
+        UsageError: the line is wrong.
+    """
+    try:
+        answer: Callable[[], int] | int | None = build_group()(list(args), prog_name="calib", standalone_mode=False)
+    except Refused as error:  # for a word before the command
+        raise mistake(error, args) from None
+    return answer or int(Exit.OK)
+
+
+def build_group() -> Any:
+    """Build the Typer application. Its commands are built when Typer asks for them."""
+    app = typer.Typer(
+        cls=CommandGroup,
+        help=ABOUT,
+        context_settings={"help_option_names": ["--help", "-h"]},
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def top(
+        version: Annotated[
+            bool, typer.Option("--version", "-V", help="Print the version and exit.", callback=_version, is_eager=True)
+        ] = False,
+    ) -> None:
+        """Options of calib itself."""
+
+    return typer.main.get_command(app)
+
+
+def build_command(name: str, brief: bool = False) -> Any:
+    """Build a command.
+
+    Args:
+        brief: only build its description, without options.
+    """
+    module = importlib.import_module(f"calibcli.cli.{name}")
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name, cls=TextCommand, rich_help_panel=module.PANEL)(_function(module.command, brief))
+    return typer.main.get_command(app)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -50,34 +92,6 @@ def in_order(names: Iterable[str]) -> list[str]:
         return ranks[0], ranks[1], panel + name
 
     return sorted(panels, key=place)
-
-
-def build(names: Sequence[str], brief: bool = False) -> typer.Typer:
-    """Build the Typer application with these commands. A single command is built alone, which starts faster.
-
-    Args:
-        brief: only build their descriptions, without options.
-    """
-    app = typer.Typer(
-        cls=CommandGroup,
-        help=ABOUT,
-        context_settings={"help_option_names": ["--help", "-h"]},
-        add_completion=True,
-        pretty_exceptions_enable=False,
-    )
-
-    @app.callback()
-    def top(
-        version: Annotated[
-            bool, typer.Option("--version", "-V", help="Print the version and exit.", callback=_version, is_eager=True)
-        ] = False,
-    ) -> None:
-        """Options of calib itself."""
-
-    for name in in_order(names):
-        module = importlib.import_module(f"calibcli.cli.{name}")
-        app.command(name, cls=StrictCommand, rich_help_panel=module.PANEL)(_function(module.command, brief))
-    return app
 
 
 class HelpStyle:
@@ -104,65 +118,164 @@ class HelpStyle:
 
 
 class CommandGroup(HelpStyle, TyperGroup):
-    """The group of all commands."""
+    """The group of all commands, which are built when Typer asks for them."""
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        return in_order(COMMANDS)
 
-class StrictCommand(HelpStyle, TyperCommand):
-    """A command that refuses an option given twice, unless it is a list; Typer would silently use the last one."""
+    def get_command(self, ctx: Any, name: str) -> Any:
+        """Return the description of a command, which is all that the list of commands shows."""
+        return build_command(name, brief=True) if name in COMMANDS else None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params = super().get_params(ctx)
+        for one in params:
+            if one.is_flag and one.default is None:  # of Typer's own flags; it would import pydantic to convert None
+                one.default = False
+        return params
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if ALL in args:
-            ctx.meta[ALL] = True
-            args = ["--help"]
-        args = with_values(args, importlib.import_module(f"calibcli.cli.{self.name}").command.options)
-        seen: set[str] = set()
-        values, _, order = self.make_parser(ctx).parse_args(args=list(args))
-        for given in order:
-            if not isinstance(given, TyperOption) or given.multiple or given.is_flag:
-                continue
-            if given.opts[0] in seen:
-                raise UsageError(f"{given.opts[0]} was given more than once", "pass it once")
-            seen.add(given.opts[0])
-        for one in importlib.import_module(f"calibcli.cli.{self.name}").command.options.values():
-            value = values.get(one.name)
-            if one.names_file and "" in (value if isinstance(value, list | tuple) else [value]):
-                # "$X" with X empty must not mean the working folder
-                shown = one.name.upper() if one.argument else one.flags[-1]
-                raise UsageError(f"{shown} is empty", "name a file; is the variable that it comes from set?")
-            for text in [] if one.plain or one.flag or value is None else value if one.many else [value]:
-                one.parse(text)  # here, because Typer rewords a ValueError, which our errors are
+        """Read the options before the command. `calib` alone shows the help; `calib help metrics` is as in git."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help(), color=ctx.color)
+            raise typer.Exit(Exit.USAGE)
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the name of a command, the command, and its words."""
+        try:
+            name, description, words = super().resolve_command(ctx, args)
+        except Refused as error:
+            from calibcli.cli import mistakes
+
+            raise UsageError(_message(error), mistakes.instead_of_command(args)) from None
+        return name, description and build_command(str(description.name)), words
+
+
+class TextCommand(HelpStyle, TyperCommand):
+    """A command whose line Typer splits into texts, which the types of the options convert."""
+
+    @property
+    def command(self) -> Command:
+        """What is declared and run."""
+        declared: Command = importlib.import_module(f"calibcli.cli.{self.name}").command
+        return declared
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # a shell completes a line, which may lack words
+            return super().parse_args(ctx, args)
+        options = self.command.options
+        try:
+            found, extra, order = self.make_parser(ctx).parse_args(args=with_values(args, options))
+        except Refused as error:
+            raise mistake(error, args, str(self.name)) from None
+        given = [one.name for one in order]
+        if "help" in given or ALL_NAME in given:
+            ctx.meta[ALL] = ALL_NAME in given
+            typer.echo(ctx.get_help(), color=ctx.color)
+            raise typer.Exit
+        for name in given:
+            if given.count(name) > 1 and not (options[name].many or options[name].flag):  # Typer would take the last
+                raise UsageError(f"{options[name].flags[0]} was given more than once", "pass it once")
+        ctx.params = self.command.values({name: texts for name in given if (texts := _texts(found[name]))})
+        if extra:
+            raise UsageError(f"got unexpected extra argument(s) ({' '.join(extra)})", f"see calib {self.name} --help")
+        return []
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Hide the rare options of a panel unless --help-all was passed; the title of the panel says how many."""
-        options = importlib.import_module(f"calibcli.cli.{self.name}").command.options
-        rare: list[Any] = [one for one in self.params if options[one.name].rare and ALL not in ctx.meta]
+        options = self.command.options
+        declared: list[Any] = [one for one in self.params if one.name in options]
+        rare = [one for one in declared if options[one.name].rare and not ctx.meta.get(ALL)]
         for one in rare:
             one.hidden = True
-        for one in self.params:
+        for one in declared:
             left = sum(options[other.name].panel == options[one.name].panel for other in rare)
             if left and isinstance(one, TyperOption):
                 one.rich_help_panel = f"{options[one.name].panel} ({left} more: {ALL})"
         super().format_help(ctx, formatter)
 
 
+def _texts(found: Any) -> list[str]:
+    """Return the texts that Typer found for an option: a flag is `true`, an argument that is not given has none."""
+    if found is True:
+        return ["true"]
+    return [found] if isinstance(found, str) else list(found) if isinstance(found, list | tuple) else []
+
+
+def with_values(args: Sequence[str], options: Mapping[str, Option]) -> list[str]:
+    """Give each option that may stand alone its value, as `--clip=1e-15`; a number after it is its value.
+
+    Typer has no option whose value may be left out.
+
+    >>> from calibcli.cli.metrics import command
+    >>> with_values(["--clip", "a.csv", "--clip", "5e-4"], command.options)
+    ['--clip=1e-15', 'a.csv', '--clip=5e-4']
+    """
+    alone = {flag: one.alone for one in options.values() if one.alone is not None for flag in one.flags}
+    words, out = list(args), list[str]()
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            return [*out, word, *words]
+        if word not in alone:
+            out.append(word)
+            continue
+        try:
+            spec.real(words[0] if words else "")
+        except ValueError:  # another option, or a file
+            out.append(f"{word}={alone[word]}")
+        else:
+            out.append(f"{word}={words.pop(0)}")
+    return out
+
+
+def mistake(error: Any, args: Sequence[str], command: str = "") -> UsageError:
+    """Return an error by which Typer refuses a line as one of ours, with its fix.
+
+    Args:
+        args: the words that Typer read.
+        command: the command whose words they are; "" for the whole line.
+    """
+    from calibcli.cli import mistakes
+
+    if hasattr(error, "possibilities"):  # there is no such option
+        fix = mistakes.instead_of_option(error.option_name, error.possibilities or (), args, command)
+    else:
+        fix = mistakes.see_help(command)
+    return UsageError(_message(error), fix)
+
+
+def _message(error: Any) -> str:
+    """Return what Typer says of a line, as our messages are written."""
+    said: str = error.format_message().rstrip(".")
+    return said[:1].lower() + said[1:]
+
+
 def _version(asked: bool) -> None:
     if asked:
-        print(f"calib {__version__}")
-        raise typer.Exit
+        raise typer.Exit(version.show())
 
 
-def _function(command: Command, brief: bool) -> Callable[..., int]:
+def _function(command: Command, brief: bool) -> Callable[..., Callable[[], int]]:
     """Return a command as Typer takes it: a function whose signature is its options."""
     parameters = {} if brief else {name: _parameter(one) for name, one in command.options.items()}
+    if not brief:
+        shown = typer.Option(ALL, hidden=True, help="Show all options and exit.")
+        parameters[ALL_NAME] = inspect.Parameter(
+            ALL_NAME, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, shown]
+        )
 
     @functools.wraps(command.function)
-    def function(**given: Any) -> int:
-        return command(**given)
+    def function(**given: Any) -> Callable[[], int]:
+        del given[ALL_NAME]
+        return functools.partial(command, **given)
 
     function.__doc__ = _unwrapped(inspect.getdoc(command.function) or "")
-    function.__signature__ = inspect.Signature([*parameters.values()], return_annotation=int)  # type: ignore[attr-defined]
-    function.__annotations__ = {key: p.annotation for key, p in parameters.items()} | {"return": int}
+    function.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+    function.__annotations__ = {key: p.annotation for key, p in parameters.items()}
     return function
 
 
@@ -172,15 +285,13 @@ def _unwrapped(text: str) -> str:
 
 
 def _parameter(one: Option) -> inspect.Parameter:
-    """Return an option as Typer reads it."""
-    kind: Any = one.kind
+    """Return an option as Typer reads it: a flag, a path, which a shell completes, or a text."""
     default, settings = one.default, dict(one.settings)
-    if not (one.plain or one.flag):
-        settings["parser"] = one.parse
-        if get_origin(kind) is Literal:
-            settings.setdefault("metavar", _choices(get_args(kind)))
-        kind = get_args(kind)[0] if get_origin(kind) is Annotated else str
-    settings.setdefault("metavar", TAKES[kind])
+    if get_origin(one.kind) is Literal:
+        settings.setdefault("metavar", _choices(get_args(one.kind)))
+    number = get_args(one.kind)[0] if get_origin(one.kind) is Annotated else str
+    kind: Any = one.kind if one.plain or one.flag else str
+    settings.setdefault("metavar", TAKES[kind if one.plain or one.flag else number])
     kind = list[kind] if one.many else kind
     if default is dataclasses.MISSING:
         default = inspect.Parameter.empty
@@ -188,7 +299,6 @@ def _parameter(one: Option) -> inspect.Parameter:
         kind, default = Optional[kind], None  # noqa: UP045 (Typer reads it on every version)
     if listed := re.search(r"\(calib list (\w+)\)", one.help):
         settings["autocompletion"] = _entries(listed[1], "=" if "=" in settings["metavar"] else "")
-    settings["readable"] = False  # the reader of the file refuses it, with exit code 4; Typer would exit with 2
     if one.argument:
         declared = typer.Argument(help=one.help, **settings | {"metavar": None})  # a metavar would replace the name
     else:

@@ -13,6 +13,8 @@ Tier = Literal["few", "asked", "all"]
 """When a screen shows a part of a result: always; when numbers were asked for by name; only with `-v`."""
 SCREEN = {"screen": True}
 """Metadata of a field that only guides the screen: it is not written to files and not compared."""
+SAVED_IF = "saved if"
+"""Metadata of a field that is written to files only if a function of the whole says so."""
 RULES = "rules"
 """How the names of the panels of rules begin, which text formats leave out, since the verdicts have their numbers."""
 
@@ -179,12 +181,16 @@ class Later(Sequence[Any]):
 def saved(value: Any) -> Any:
     """Convert dataclasses to the mappings and lists that a file holds, without fields that only guide the screen."""
     if is_dataclass(value):
-        return {f.name: saved(getattr(value, f.name)) for f in fields(value) if "screen" not in f.metadata}
+        return {f.name: saved(getattr(value, f.name)) for f in fields(value) if _is_saved(f.metadata, value)}
     if isinstance(value, Mapping):
         return {key: saved(item) for key, item in value.items()}
     if isinstance(value, list | tuple | Later):
         return [saved(item) for item in value]
     return value
+
+
+def _is_saved(metadata: Mapping[str, Any], whole: Any) -> bool:
+    return "screen" not in metadata and (SAVED_IF not in metadata or metadata[SAVED_IF](whole))
 
 
 def date(day: float) -> str:

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 
 from calibcli.core import extensions, validation
 from calibcli.core.errors import Exit, GateFailed, InputError, printable, refusing
-from calibcli.core.figure_data import SCREEN, Later, PlainData, Plot, Tier, become, finite, saved
+from calibcli.core.figure_data import SAVED_IF, SCREEN, Later, PlainData, Plot, Tier, become, finite, saved
 from calibcli.core.options import Range, normal
+from calibcli.core.scope import Scope
 from calibcli.core.shelves import alike
 
 # Display in notebooks, at the prompt, as data frames, figures and files. The work is done in `render`, which lies above
@@ -97,8 +98,6 @@ def decisive(outcomes: Iterable[tuple[Outcome, bool]]) -> tuple[Outcome, bool] |
     return min(outcomes, key=lambda one: (not one[1], WORST_FIRST.index(one[0])), default=None)
 
 
-CHANGE = "after minus before"
-"""The scope of the difference between the scopes `before` and `after`, paired over rows."""
 VERDICTS: Mapping[Outcome, str] = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
 """The names of verdicts on rules, in every format and sentence."""
 CLAIMS: Mapping[Outcome, str] = {
@@ -114,7 +113,8 @@ CLAIMS: Mapping[Outcome, str] = {
 class Estimate(Display):
     """A number with its uncertainty and the method behind both.
 
-    A value that is not finite becomes None with a `reason`, since JSON cannot hold it.
+    A value that is not finite becomes None with a `reason`, since JSON cannot hold it. Whoever measures passes `scope`
+    and `where` together (`**where.fields`); a `scope` alone, as in older files, is read.
 
     >>> nll = calibcli.measure(logits, labels, "nll")["nll"]
     >>> round(nll.value, 3), round(nll.low, 3), round(nll.high, 3), nll.unit
@@ -128,6 +128,7 @@ class Estimate(Display):
         sided: `two`, or `lower`/`upper` if only that bound is meaningful, or `each` for two one-sided bounds with a
             level of (1 + level) / 2 each.
         scope: what was measured: "" (everything), `before`, `after`, `class=3`, `site=A`, `layer=conv1`.
+        where: the same in its parts. A file has it where the text of `scope` could be read otherwise.
         unit: the unit of `value`: `nats`, `probability`, ... (`percent` is shown as 4.1 %, `ratio` as 1.3×).
         better: `lower`, `higher`, `zero` (closest to zero) or "".
         how: estimator and interval method, in words.
@@ -154,9 +155,12 @@ class Estimate(Display):
     null: float | None = None
     null_high: float | None = None
     detail: Mapping[str, Cell] = field(default_factory=dict)
+    where: Scope = field(default=Scope(), repr=False, metadata={SAVED_IF: lambda e: e.where != Scope.read(e.scope)})
     tier: Tier = field(default="few", compare=False, repr=False, metadata=SCREEN)
 
     def __post_init__(self) -> None:
+        if str(self.where) != self.scope:  # given, or replaced, as a text alone
+            object.__setattr__(self, "where", Scope.read(self.scope))
         for key in ("value", "low", "high", "se", "null", "null_high"):
             number = getattr(self, key)
             if number is None:
@@ -387,9 +391,9 @@ class Result(Numbers):
             return f"schema is {self.schema}, this version reads {SCHEMA}"
         seen = set()
         for estimate in self.estimates:
-            if (estimate.name, estimate.scope) in seen:
+            if (estimate.name, estimate.where) in seen:
                 return f"{estimate.name}{' of ' + estimate.scope if estimate.scope else ''} is there twice"
-            seen.add((estimate.name, estimate.scope))
+            seen.add((estimate.name, estimate.where))
         files, seconds = self.provenance.get("inputs") or (), self.provenance.get("seconds") or 0
         if not isinstance(files, list | tuple) or not all(isinstance(file, Mapping) for file in files):
             return "provenance.inputs is no list of files"

@@ -19,6 +19,7 @@ from calibcli.core.figure_data import RULES, Plot
 from calibcli.core.files import reading as note_inputs
 from calibcli.core.number_format import count_text, number
 from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result, Screen, Table
+from calibcli.core.scope import TO_BASELINE, Scope
 from calibcli.core.statistics import effective_rows
 from calibcli.gate import baseline, config, verdicts
 from calibcli.gate.baseline import BaselineRows, Missing, Unpaired, hashes, pair
@@ -87,7 +88,7 @@ def check(
 
 def judged_estimates(checks: Sequence[Check]) -> list[Estimate]:
     """Return the numbers that checks judged, each once."""
-    return list({(e.name, e.scope): e for check in checks if (e := check.estimate) is not None}.values())
+    return list({(e.name, e.where): e for check in checks if (e := check.estimate) is not None}.values())
 
 
 def _within_limit(rule: LimitRule, alpha: float, source: Source) -> list[Check]:
@@ -107,18 +108,18 @@ def _within_limit(rule: LimitRule, alpha: float, source: Source) -> list[Check]:
         part, n = parts[name], sizes[name]
         few = f"{count_text(n, 'row')}, fewer than min_n = {gate.min_n}" if n is not None and n < gate.min_n else ""
         claim = few or source.claim(rule, part, alpha, family)
-        checks.append(_judged(rule, claim, f"{gate.by}={name}" if name else gate.by or gate.scope))
+        checks.append(_judged(rule, claim, source.where(gate, name, part)))
     return checks
 
 
-def _judged(rule: LimitRule, claim: SupportedClaim | str, scope: str, *messages: str) -> Check:
+def _judged(rule: LimitRule, claim: SupportedClaim | str, where: Scope, *messages: str) -> Check:
     """Judge a claim; NOT RUN where there is a reason in its place."""
-    excused = rule.gate.on_not_run == "warn"
+    scope, excused = str(where), rule.gate.on_not_run == "warn"
     if isinstance(claim, str):
         return rule.check("not_run", claim, excused, scope=scope)
     verdict = judge(claim, rule.side, rule.limit)
     message = "; ".join(filter(None, [verdict.message, *messages]))
-    estimate = dataclasses.replace(verdict.estimate, scope=scope)
+    estimate = dataclasses.replace(verdict.estimate, **where.fields)
     excused = excused and verdict.outcome == "not_run"
     return rule.check(verdict.outcome, message, excused, scope=scope, estimate=estimate, n_needed=verdict.n_needed)
 
@@ -147,14 +148,14 @@ def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Basel
     # that any row of the model that lacks them could have
     rest = baseline.unshared(new, base, pairing, gate.metric, delta, lower=rule.side == "max")
     if rest is None:
-        return _judged(rule, claim, "minus baseline", pairing.how, same)
+        return _judged(rule, claim, TO_BASELINE, pairing.how, same)
     cases = [_difference_claim(rule, alpha, one, one.mean.n) for one in (rest.best, rest.worst)]
     outcomes = {judge(one, rule.side, rule.limit).outcome for one in (claim, *cases)}
     counts = [(rest.there, f"in {gate.baseline} alone"), (rest.here, "in this input alone")]
     alone = " and ".join(f"{count_text(count, 'row')} {where}" for count, where in counts if count)
     if len(outcomes) == 1 or judge(claim, rule.side, rule.limit).outcome == "inconclusive":
         decide = f"{alone}, which cannot change that" if len(outcomes) == 1 else alone
-        return _judged(rule, claim, "minus baseline", pairing.how, same, decide)
+        return _judged(rule, claim, TO_BASELINE, pairing.how, same, decide)
     shown = [number(one.estimate.value or 0.0) for one in (claim, *cases)]
     why = f"{alone} decide it: {shown[0]} on the shared rows, from {shown[1]} to {shown[2]} on all of them"
     return rule.check("not_run", f"{why}; pass the same rows in both files (leave these out of both, or add them)")

@@ -15,6 +15,7 @@ from calibcli.core import extensions, number_format
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.result import Estimate, Result, Screen, Table
+from calibcli.core.scope import WHOLE
 from calibcli.core.shelves import Choice
 from calibcli.core.statistics import SMALLEST_P, normal_quantile, two_sided
 from calibcli.gate import baseline
@@ -135,13 +136,13 @@ def difference(
     Where it does not, the difference comes from the two intervals. A number that is missing in one model ends the
     comparison, but for a metric whose rows depend on a fit to others (`cross_fitted`): it is known row by row anyway.
     """
-    name = f"{second.name} - {first.name}"
-    common: dict[str, Any] = {"name": choice.spec, "scope": name, "unit": values[1].unit, "better": values[1].better}
+    common: dict[str, Any] = {"name": choice.spec, "unit": values[1].unit, "better": values[1].better}
+    common |= WHOLE.minus(second.name, first.name).fields
     if any(e.value is None for e in values) and choice.traits.rows != "cross_fitted":
-        return combined(values[0], values[1], name, second.name)
+        return combined(values[0], values[1], second.name, first.name)
     change = _paired(first, second, choice)
     if change is None:
-        return combined(values[0], values[1], name, second.name)
+        return combined(values[0], values[1], second.name, first.name)
     if isinstance(change, str):  # why there is no interval; if no row changes, there is no difference to state either
         value = float(values[1].value or 0) - float(values[0].value or 0)
         known = value if math.isfinite(value) and change != paired.SAME else None
@@ -169,20 +170,20 @@ def _paired(first: ComparedModel, second: ComparedModel, choice: Choice[MetricTr
     return paired.difference(first.sample, second.sample, choice, LEVEL, ends)
 
 
-def combined(a: Estimate, b: Estimate, scope: str, against: str) -> Difference:
+def combined(a: Estimate, b: Estimate, model: str, against: str) -> Difference:
     """Return b - a from their two intervals: each end adds the distances of its two parts in quadrature.
 
-    Method of variance estimates recovery, MOVER (Zou and Donner 2008).
+    `model` and `against` are the names of both. Method of variance estimates recovery, MOVER (Zou and Donner 2008).
     """
     common: dict[str, Any] = {"name": b.name, "unit": b.unit, "better": b.better, "n": b.n if a.n == b.n else None}
-    common["scope"] = scope if not b.scope else f"{b.scope}, {scope}"
+    common |= b.where.minus(model, against).fields
     if a.value is None or b.value is None:
-        return Difference(against, Estimate(**common, value=None, reason=a.reason or b.reason or "no value"))
+        return Difference(model, Estimate(**common, value=None, reason=a.reason or b.reason or "no value"))
     value = b.value - a.value
     ends = [_ends(e) for e in (a, b)]
     if None in ends:
         reason = a.reason or b.reason or "one of them has no interval"
-        return Difference(against, Estimate(**common, value=value, reason=reason))
+        return Difference(model, Estimate(**common, value=value, reason=reason))
     (low_a, high_a), (low_b, high_b) = ends  # type: ignore[misc]
     down, up = math.hypot(b.value - low_b, high_a - a.value), math.hypot(high_b - b.value, a.value - low_a)
     estimate = Estimate(
@@ -191,7 +192,7 @@ def combined(a: Estimate, b: Estimate, scope: str, against: str) -> Difference:
     reach = down if value > 0 else up
     z = normal_quantile((1 + LEVEL) / 2)
     p = 1.0 if value == 0 else SMALLEST_P if reach == 0 else two_sided(abs(value) / reach * z)
-    return Difference(against, estimate, p)
+    return Difference(model, estimate, p)
 
 
 def _ends(e: Estimate) -> tuple[float, float] | None:
@@ -257,13 +258,13 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
             raise InputError(problem, "measure both for the same class: --event NAME")
     values = [[r[key] for key in shared] for r in inputs]
     differences = [
-        combined(a, b, f"{name} - {names[0]}", name)
+        combined(a, b, name, names[0])
         for name, own in zip(names[1:], values[1:], strict=True)
         for a, b in zip(values[0], own, strict=True)
     ]
     notes = ["results are compared as independent: pass the scores of the same rows for paired, narrower intervals"]
     losses = [next(iter(r.facts.get("losses") or []), None) for r in inputs]
-    if len(set(losses)) > 1 and not all("loss=" in scope for _, scope in shared):
+    if len(set(losses)) > 1 and not all("loss" in first[key].where.parts for key in shared):
         each = ", ".join(f"{loss} ({name})" for loss, name in zip(losses, names, strict=True))
         notes.append(f"the losses differ: {each}; differences of their curvature are not of the models alone")
     return _result(differences, values, names, alpha, notes, {"pairing": "unpaired"})
@@ -337,7 +338,7 @@ def _result(
 
     def few(e: Estimate) -> bool:
         """Whether a screen shows a difference first: of all rows rather than of a part, if its metric allows it."""
-        shown = traits(e.name).first_screen != "one model" and "=" not in e.scope
+        shown = traits(e.name).first_screen != "one model" and not e.where.parts
         return shelf.decides(e.name, result.facts) and shown
 
     return dataclasses.replace(result, estimates=shelf.tiered(changes, few))

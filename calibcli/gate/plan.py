@@ -19,6 +19,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import BINS
 from calibcli.core.result import Estimate, Result, Table
+from calibcli.core.scope import Scope
 from calibcli.core.shelves import Choice
 from calibcli.core.statistics import bisect, normal_quantile, normal_share, normals, unseen_reach
 from calibcli.gate import baseline, verdicts
@@ -474,7 +475,7 @@ def _rows(need: Need, a: Assumptions) -> Estimate:
     """
     own = need.rows(a.power)
     how = f"{need.verdict} with a chance of {number_format.percent(a.power)}; {need.assumed}"
-    common: dict[str, Any] = {"name": "n", "scope": need.rule, "unit": "rows"}
+    common: dict[str, Any] = {"name": "n", "unit": "rows", **Scope(subject=need.rule).fields}
     if not need.others:
         if own is None:
             return Estimate(value=None, reason="more than 10⁹ rows", how=how, **common)

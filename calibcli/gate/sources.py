@@ -16,6 +16,7 @@ from calibcli.core.errors import InputError, UsageError, did_you_mean, printable
 from calibcli.core.figure_data import Plot
 from calibcli.core.number_format import count_text
 from calibcli.core.result import Estimate, Result
+from calibcli.core.scope import CHANGE, MEANS, Scope
 from calibcli.core.shelves import Choice, alike
 from calibcli.gate.config import FORMS, Condition, Config, Gate, parsed, rows_of
 from calibcli.gate.plan import EcePopulation, to_decide
@@ -187,6 +188,12 @@ class RecordedOutputs:
         """(N,) names of the predicted classes."""
         return np.array(class_names(self.predictions))[self.whole.columns.predicted]
 
+    def where(self, gate: Gate, name: str, part: Part) -> Scope:
+        """Return what a part is: a slice by its name, which may be empty, or what conditions choose."""
+        if gate.by in self.predictions.slices or gate.by == BY_CLASS:
+            return Scope(parts={gate.by: name})
+        return Scope(subject=gate.by)
+
     def rows(self, part: Part, gate: Gate) -> int | None:
         """Return the number of rows of a part."""
         return part.n
@@ -313,10 +320,6 @@ def ece_estimate(bounds: Bounds, name: str) -> Estimate:
 # Gates on the numbers of an earlier result: stored intervals are used where calib can have written them.
 
 
-METRIC_SCOPES = re.compile(r"before|after|[^=]+=.*", re.DOTALL)
-"""Scopes of estimates of the metric itself; differences between models have others."""
-
-
 @dataclass(eq=False)
 class Results:
     """A result as the input of gates, with the same methods as `RecordedOutputs`."""
@@ -370,10 +373,12 @@ class Results:
         if not self._estimates(gate):
             return f"{self.source} holds no {gate.metric}"
         candidates = [e for e in self._estimates(gate) if self._is_metric(e)]
-        if not candidates or (gate.scope and not METRIC_SCOPES.fullmatch(gate.scope)):
+        asked = [e for e in self._estimates(gate) if e.scope == gate.scope]
+        other = not any(map(self._is_metric, asked)) if asked else not self._is_of_metric(Scope.read(gate.scope))
+        if not candidates or (gate.scope and other):
             return f"{self.source} holds differences of {gate.metric}, not the metric itself"
         if gate.by:
-            parts = {e.scope.removeprefix(f"{gate.by}="): e for e in candidates if e.scope.startswith(f"{gate.by}=")}
+            parts = {name: e for e in candidates if (name := e.where.within(gate.by)) is not None}
             return parts or f"{self.source} holds no {gate.metric} by {gate.by}"
         wanted = [e for e in candidates if e.scope == gate.scope]
         if not wanted and not any(e.scope for e in candidates):  # without scopes there is nothing to choose among
@@ -388,6 +393,11 @@ class Results:
         if len(names) > 1:
             raise UsageError(f"{gate.at}'{gate.metric}' may be " + " or ".join(names), "write it in full")
         return {"": wanted[0]}
+
+    def where(self, gate: Gate, name: str, part: Any) -> Scope:
+        """Return the scope of a part; a number without one stands for whatever scope was asked for."""
+        where: Scope = part.where
+        return where if gate.by or part.scope else Scope.read(gate.scope)
 
     def rows(self, part: Any, gate: Gate) -> int | None:
         """Return the number of rows of a part; None where it is not known."""
@@ -412,9 +422,15 @@ class Results:
         return exact or [e for e in self.result.estimates if e.name.partition(":")[0] == gate.metric]
 
     def _is_metric(self, estimate: Estimate) -> bool:
-        """Return whether an estimate is of one model, not a difference between two."""
-        of_one_model = not estimate.scope or METRIC_SCOPES.fullmatch(estimate.scope) is not None
-        return of_one_model and self.result.command != "compare"
+        """Return whether an estimate is of one model, not a difference between two, or a mean of other numbers."""
+        return self._is_of_metric(estimate.where) and self.result.command != "compare"
+
+    @staticmethod
+    def _is_of_metric(where: Scope) -> bool:
+        # only `compare` has differences in slices, so that in an older file `site=x, y - z` is a slice `x, y - z`
+        of_models = where.difference_of_models and not where.parts
+        unknown = where.subject and not where.phase and not parsed(where.subject)
+        return not (of_models or unknown or where.phase == CHANGE or where.subject in MEANS)
 
 
 Source = RecordedOutputs | Results

@@ -112,5 +112,5 @@ def plan(result: Result) -> str:
 def _what_plan_needs(e: Estimate) -> str:
     """Describe what a number of rows is for: `ece <= 0.02 (PASS with a chance of 80 % if ece truly is 0)`."""
     truth = e.detail.get("truth")
-    assumed = f" if {e.scope.partition(' ')[0]} truly is {number(truth)}" if isinstance(truth, float) else ""
+    assumed = f" if {e.where.subject.partition(' ')[0]} truly is {number(truth)}" if isinstance(truth, float) else ""
     return f"{e.scope} ({e.how.partition(';')[0]}{assumed})"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from calibcli.core.number_format import count_text
-from calibcli.core.result import CHANGE, Result
+from calibcli.core.result import Result
+from calibcli.core.scope import CHANGE
 from calibcli.headlines import (
     count,
     first,
@@ -142,7 +143,7 @@ def _one(result: Result, loss: str, prefix: str) -> str:
 
 def _best(result: Result, losses: list[str]) -> str:
     """Name the loss with the lowest NLL, after temperature if there is one, and those whose intervals overlap it."""
-    when = "after" if any(e.scope.endswith(" after") for e in result.estimates) else "before"
+    when = "after" if any(e.where.phase == "after" for e in result.estimates) else "before"
     by_loss = {loss: e for loss in losses if (e := first(result, "nll", f"{loss} {when}")) is not None}
     if len(by_loss) < 2:
         return ""

@@ -6,6 +6,7 @@ import math
 
 from calibcli.core import number_format
 from calibcli.core.result import Estimate, Result
+from calibcli.core.scope import MEAN_OF_TASKS, Scope
 from calibcli.headlines import (
     base,
     beyond_chance,
@@ -28,7 +29,6 @@ from calibcli.headlines import (
 
 MOST_SENTENCES = 3
 FEW = 200  # rows, as in a gate: below, the sentence says how few there are
-MEAN = "mean of tasks"
 UNRELATED = "Labels and predictions are unrelated, as if their rows had different orders: no number is the model's"
 SIGNS = "undecided, with signs of miscalibration"  # if the interval and the null level disagree
 
@@ -138,9 +138,9 @@ def _gain(result: Result) -> str:
 def _parts(result: Result) -> str:
     """Count slices or labels shown to be miscalibrated, each by itself, without a correction for their number."""
     texts, of_column = [], dict[str, list[str]]()
-    for scope in result.by_scope:
-        if "=" in scope:
-            of_column.setdefault(scope.partition("=")[0], []).append(scope)
+    for scope, estimates in result.by_scope.items():
+        for column in [*estimates[0].where.parts][:1]:
+            of_column.setdefault(column, []).append(scope)
     for column, scopes in of_column.items():
         own = [s for s in scopes if error(result, s) or direction(result, s)]
         shown = [s for s in own if _miscalibrated(result, s)]
@@ -155,7 +155,7 @@ def _parts(result: Result) -> str:
             texts.append(f"{len(shown)} of {own_text}{of} shown to be miscalibrated, {judged}: {each}")
         elif own:
             texts.append(f"no {noun}{of} shown to be miscalibrated (of {len(own)})")
-    mean = error(result, MEAN)
+    mean = error(result, MEAN_OF_TASKS)
     if mean is not None:
         bare = "" if number_format.has_interval(mean) else " (no interval)"
         texts.insert(0, f"mean over tasks: {named(mean)}{bare}")
@@ -176,13 +176,13 @@ def _one(result: Result, scope: str) -> str:
 
 # `calib ood`: how well the first score separates the rows, what passes, and which differences are shown.
 
-SCORE = "score="
+SCORE = "score"
 KEPT = 0.95  # share of rows inside that pass at the threshold of FPR95
 
 
 @sentence
 def ood(result: Result) -> str:
-    own = [e for e in result.estimates if e.name == "auroc" and e.scope.startswith(SCORE) and e.value is not None]
+    own = [e for e in result.estimates if e.name == "auroc" and SCORE in e.where.parts and e.value is not None]
     if not own:
         return ""
     first = own[0]  # not the best: the interval of a winner chosen on these rows would be too optimistic
@@ -196,8 +196,8 @@ def ood(result: Result) -> str:
         "below": "is larger outside than inside",
         "open": "is not shown to tell rows inside from rows outside",
     }[side(first, 0.5)]
-    text = upper(f"{first.scope.removeprefix(SCORE)} {word}: AUROC {value(first)}{passing}")
-    tested = all(", model=" not in e.scope for e in own)  # with one model, each score is compared with the first
+    text = upper(f"{first.where.within(SCORE)} {word}: AUROC {value(first)}{passing}")
+    tested = all("model" not in e.where.parts for e in own)  # with one model, each score is compared with the first
     return sentences(text, _largest(first, own, tested), _differences(result))
 
 
@@ -206,8 +206,8 @@ def _largest(first: Estimate, own: list[Estimate], tested: bool) -> str:
     best = max(own, key=lambda e: e.value or 0.0)
     if tested or first.high is None or side(best, first.high) != "above":
         return ""
-    scope = best.scope.removeprefix(SCORE).replace(", model=", " of ")
-    return upper(f"{scope} has the largest AUROC of {len(own)}, {value(best)}: the intervals do not overlap")
+    score = " of ".join(best.where.parts.values())
+    return upper(f"{score} has the largest AUROC of {len(own)}, {value(best)}: the intervals do not overlap")
 
 
 def _differences(result: Result) -> str:
@@ -254,6 +254,7 @@ def _holds(e: Estimate, verdicts: dict[tuple[str, str], str]) -> bool:
 
 def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], str]) -> str:
     own = result.by_scope[scope]
+    subject = _subject(own[0].where)
     # a different saving by a temperature makes no model better
     own = sorted([e for e in own if traits(e.name).rows != "cross_fitted"] or own, key=_place)
     real = [e for e in own if _holds(e, verdicts)]
@@ -264,7 +265,7 @@ def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], 
     many = many if alone else ""
     if not real:
         near = f" ({listed(map(named, own[:SHOWN]))})" if own and side(own[0]) == "open" else ""
-        return "; ".join(filter(None, [f"{_subject(scope)}: no difference shown{near}", many]))
+        return "; ".join(filter(None, [f"{subject}: no difference shown{near}", many]))
     both = (("better", better), ("worse", worse))
     parts = [f"{word} in {_with_numbers(estimates)}" for word, estimates in both if estimates]
     if not parts:
@@ -273,7 +274,7 @@ def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], 
     open_ = [e for e in undecided if e.better in ("lower", "higher")]
     parts += [many] if many else []
     parts += [f"no difference shown in {listed((name(e.name) for e in open_), 2)}"] if open_ else []
-    return f"{_subject(scope)}: {'; '.join(parts)}"
+    return f"{subject}: {'; '.join(parts)}"
 
 
 def _place(e: Estimate) -> int:
@@ -287,7 +288,9 @@ def _with_numbers(estimates: list[Estimate]) -> str:
     return listed([*map(named, estimates[:SHOWN]), *(name(e.name) for e in estimates[SHOWN:])], SHOWN)
 
 
-def _subject(scope: str) -> str:
+def _subject(where: Scope) -> str:
     """Write the scope `b - a` as `b against a`."""
-    first, minus, second = scope.partition(" - ")
-    return f"{first} against {second}" if minus and " - " not in second else scope
+    of = where.compared(where.model, where.against)
+    if of is None or not where.model:
+        return str(where)
+    return ", ".join([*([] if of.whole else [str(of)]), f"{where.model} against {where.against}"])

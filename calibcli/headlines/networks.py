@@ -14,7 +14,7 @@ FIRST = ("lambda_max", "top", "trace", "trace_ggn", "lambda_min", "negative_frac
 @sentence
 def curvature(result: Result) -> str:
     losses = [str(one) for one in items(result, "losses")]
-    valued = [e for e in result.estimates if not e.scope.startswith("loss=") and e.value is not None]
+    valued = [e for e in result.estimates if "loss" not in e.where.parts and e.value is not None]
     valued.sort(key=lambda e: FIRST.index(base(e.name)) if base(e.name) in FIRST else len(FIRST))
     if not valued:
         why = next((e.reason for e in result.estimates if e.reason), "")

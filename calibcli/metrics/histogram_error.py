@@ -122,7 +122,7 @@ def stated(sample: Sample, choices: Sequence[Choice[MetricTraits]], estimates: S
     for choice, e in zip(choices, estimates, strict=True):
         error = 0.0 if e.value is None else _error(sample, choice, e.value)
         if error is None:
-            e = Estimate(name=e.name, value=None, scope=e.scope, unit=e.unit, better=e.better, n=e.n, reason=UNKNOWN)
+            e = Estimate(name=e.name, value=None, unit=e.unit, better=e.better, n=e.n, reason=UNKNOWN, **e.where.fields)
         elif error > 0:
             e = dataclasses.replace(e, detail={**e.detail, ERROR: error})
         checked.append(e)

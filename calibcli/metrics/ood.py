@@ -17,6 +17,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import Level, Positive, check_options
 from calibcli.core.result import Estimate, Result, Screen, Table
+from calibcli.core.scope import WHOLE, Scope
 from calibcli.core.statistics import student_quantile
 from calibcli.metrics.discrimination import Concordance, TwoSamples, tied, ties, variance
 from calibcli.metrics.intervals import share_bounds
@@ -247,9 +248,9 @@ class Scored:
     view: BinaryOutcomes
 
     @property
-    def scope(self) -> str:
+    def where(self) -> Scope:
         """Scope of the estimates."""
-        return f"score={self.score}" + (f", model={self.model}" if self.model else "")
+        return Scope(parts={"score": self.score, **({"model": self.model} if self.model else {})})
 
     @property
     def label(self) -> str:
@@ -354,25 +355,25 @@ def report(models: Sequence[OodScores], options: OodOptions | None = None, progr
         InputError: as `scored`.
     """
     options = options or OodOptions()
-    labels, estimates, plots, curves = list[tuple[str, str]](), list[Estimate](), list[Plot](), list[Curve]()
+    labels, estimates, plots, curves = list[tuple[str, Scope]](), list[Estimate](), list[Plot](), list[Curve]()
     references: dict[str, dict[str, TwoSamples]] = {}
     changes: list[tuple[Estimate, float | None]] = []
     for i, model in enumerate(models):
         for one in scored(model, model.name if i else "", options, progress):  # each is freed before the next
             estimates += _estimates(one, options.level)
-            labels.append((one.label, one.scope))
+            labels.append((one.label, one.where))
             plots.append(_histogram(one))
             curves.append(_curve(one))
             del one.statistics["fpr95"]
             if i:
                 if one.score in references:
-                    scope = f"{one.score}: {one.model} - {models[0].name}"
-                    changes += _differences(references[one.score], one, scope, options.level)
+                    where = WHOLE.minus(f"{one.score}: {one.model}", models[0].name)
+                    changes += _differences(references[one.score], one, where, options.level)
             elif len(models) > 1 or not references:
                 references[one.score] = one.statistics
             else:
                 [(first_score, statistics)] = references.items()
-                changes += _differences(statistics, one, f"{one.score} - {first_score}", options.level)
+                changes += _differences(statistics, one, WHOLE.minus(one.score, first_score), options.level)
     table = [shown(changes, options.alpha, "DeLong; ")] if changes else []
     differences = [e for e, _ in changes]
     first = models[0]
@@ -408,28 +409,28 @@ def _estimates(one: Scored, level: float) -> Iterator[Estimate]:
             fields["detail"] = {**fields["detail"], "threshold": float(np.concatenate(one.shown)[row])}
         elif isinstance(statistic, AveragePrecision):
             fields["detail"] = {**fields["detail"], "chance": statistic.chance}
-        yield Estimate(name=name, value=statistic.value, scope=one.scope, better=better, unit="", **fields)
+        yield Estimate(name=name, value=statistic.value, better=better, unit="", **one.where.fields, **fields)
 
 
 def _differences(
-    reference: Mapping[str, TwoSamples], other: Scored, scope: str, level: float
+    reference: Mapping[str, TwoSamples], other: Scored, where: Scope, level: float
 ) -> Iterator[tuple[Estimate, float | None]]:
     """Compare a score with another on the same rows in the statistics that have an influence of every row."""
     for name, after in other.statistics.items():
         change = ranked(reference[name], after, level)
-        common: dict[str, Any] = {"name": name, "scope": scope, "better": "higher", "n": other.view.n}
+        common: dict[str, Any] = {"name": name, "better": "higher", "n": other.view.n, **where.fields}
         if isinstance(change, Paired):
             yield change.estimate(level, **common, se=change.se), change.p
         else:
             yield Estimate(**common, value=after.value - reference[name].value, reason=change), None
 
 
-def _table(every: Sequence[tuple[str, str]], estimates: Sequence[Estimate]) -> Table:
+def _table(every: Sequence[tuple[str, Scope]], estimates: Sequence[Estimate]) -> Table:
     """Tabulate the estimates of every score, given by label and scope, and its threshold."""
     names = ["auroc", "aupr_in", "aupr_out", "fpr95"]
     rows: list[list[Any]] = []
-    for label, scope in every:
-        estimate_of = {e.name: e for e in estimates if e.scope == scope}
+    for label, where in every:
+        estimate_of = {e.name: e for e in estimates if e.where == where}
         rows.append([label, *(estimate_of[name].value for name in names), estimate_of["fpr95"].detail["threshold"]])
     return Table(name="scores", title="Scores", columns=["score", *names, "threshold"], rows=rows)
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibcli.core.result import CHANGE, Cell, Estimate, Table
+from calibcli.core.result import Cell, Estimate, Table
+from calibcli.core.scope import CHANGED, Scope
 from calibcli.core.shelves import Choice
 from calibcli.core.statistics import (
     SMALLEST_P,
@@ -92,13 +93,13 @@ class MeanDifference:
         return Paired(self.mean.value, low, high, self.p_value(), how, self.mean.se)
 
 
-def differences(before: Sample, after: Sample, *, level: float = 0.95, scope: str = CHANGE) -> list[Estimate]:
+def differences(before: Sample, after: Sample, *, level: float = 0.95, where: Scope = CHANGED) -> list[Estimate]:
     """Compare two samples of the same rows in `nll`, `ece`, `brier` and `accuracy`: `after` minus `before`."""
     estimates = []
     for name in known(NAMES, before.columns.top_only):
         choice = METRICS.choose(name)
         has = choice.traits
-        common: dict[str, Any] = {"name": name, "scope": scope, "unit": has.unit, "better": has.better, "n": before.n}
+        common: dict[str, Any] = {"name": name, "unit": has.unit, "better": has.better, "n": before.n, **where.fields}
         change = SAME if _same(choice(before), choice(after)) else difference(before, after, choice, level)
         if isinstance(change, Paired):
             estimates.append(change.estimate(level, **common))

@@ -17,6 +17,7 @@ from calibcli.core.figure_data import Plot, first_alone
 from calibcli.core.number_format import count_text, percent
 from calibcli.core.options import BINS, Drawn, check_options
 from calibcli.core.result import Cell, Estimate, Result, Screen, Table
+from calibcli.core.scope import MEAN_OF_TASKS, WHOLE, Scope
 from calibcli.core.shelves import Choice
 from calibcli.core.statistics import normal_quantile, one_thread
 from calibcli.metrics import shelf
@@ -157,7 +158,7 @@ PARTS: tuple[Part, Part] = ("mcb", "dsc")
 # Several tasks of one evaluation: the mean of their estimates, in which each task counts the same.
 
 TASK = "task"
-MACRO = "mean of tasks"
+MACRO = MEAN_OF_TASKS
 
 
 def macro(estimates: Sequence[Estimate], tasks: int, level: float) -> list[Estimate]:
@@ -172,9 +173,8 @@ def macro(estimates: Sequence[Estimate], tasks: int, level: float) -> list[Estim
     for name in dict.fromkeys(e.name for e in estimates):
         own = [e for e in estimates if e.name == name]
         values = [e.value for e in own if e.value is not None]
-        plain = dataclasses.replace(
-            own[0], low=None, high=None, se=None, null=None, null_high=None, detail={}, how="", scope=MACRO
-        )
+        none: dict[str, Any] = dict.fromkeys(("low", "high", "se", "null", "null_high"))
+        plain = dataclasses.replace(own[0], **none, detail={}, how="", **Scope(subject=MACRO).fields)
         if len(values) < tasks:
             out.append(dataclasses.replace(plain, value=None, reason="a task has no value"))
             continue
@@ -354,12 +354,13 @@ def report_multilabel(
     rows: list[list[Cell]] = []
     notes: list[str] = []
     for done, (name, predictions) in enumerate(extensions.steps([*labels.items()], lambda one: one[0], progress)):
-        sample, estimates = _measured(predictions, options, f"label={name}")
+        where = Scope(parts={"label": str(name)})
+        sample, estimates = _measured(predictions, options, where)
         every += estimates
         rows.append([name, predictions.n, int(predictions.labels.sum()), *(e.value for e in estimates)])
         notes += [note for note in predictions.notes if note not in notes]
         if len(labels) <= MOST_PANELS:
-            naming = {"name": f"label_{done}", "about": f"label={name}", "event": predictions.event}
+            naming = {"name": f"label_{done}", "about": str(where), "event": predictions.event}
             plots += _small(str(name), "Reliability of each label", sample.view(), options, **naming)
     values = [row[3:] for row in rows]
     means = [None if None in column else float(np.mean(column)) for column in zip(*values, strict=True)]
@@ -444,11 +445,11 @@ def chosen(predictions: Predictions, options: ReportOptions, usual: Sequence[str
     return list({choice.spec: choice for choice in choices}.values())
 
 
-def _measured(predictions: Predictions, options: ReportOptions, scope: str) -> tuple[Sample, list[Estimate]]:
+def _measured(predictions: Predictions, options: ReportOptions, where: Scope) -> tuple[Sample, list[Estimate]]:
     choices = chosen(predictions, options, BRIEF)
     measured = metrics.columns_of(predictions, choices, options.threads)
     sample = Sample.of(measured, predictions, options.seed)
-    return sample, metrics.estimates(sample, choices, level=options.level, scope=scope)
+    return sample, metrics.estimates(sample, choices, level=options.level, where=where)
 
 
 def _small(title: str, group: str, view: BinaryOutcomes, options: ReportOptions, **naming: Any) -> list[Plot]:
@@ -477,16 +478,16 @@ def _slices(
         title = f"Reliability by {column}" + (f" (the {len(largest)} largest)" if len(parts) > len(largest) else "")
         samples = _samples(predictions, measured, [*parts.values()], choices, options)
         for name, sample in zip(extensions.steps([*parts]), samples, strict=True):
-            scope = f"{column}={name}"
-            estimates = metrics.estimates(sample, choices, level=options.level, scope=scope)
+            where = Scope(parts={column: str(name)})
+            estimates = metrics.estimates(sample, choices, level=options.level, where=where)
             every += estimates
             rows.append([str(name), sample.n, *(e.value for e in estimates)])
             if name in largest:
-                naming = {"event": predictions.event, "name": f"by_{column}_{name}", "about": scope}
+                naming = {"event": predictions.event, "name": f"by_{column}_{name}", "about": str(where)}
                 plots += _small(str(name), title, sample.view(), options, **naming)
         if column == TASK and "tasks" in predictions.facts:
-            mean = macro([e for e in every if e.scope.startswith(f"{column}=")], len(parts), options.level)
-            pooled = _measured(predictions, options, "")[1]
+            mean = macro([e for e in every if column in e.where.parts], len(parts), options.level)
+            pooled = _measured(predictions, options, WHOLE)[1]
             rows.append(["pooled", predictions.n, *(e.value for e in pooled)])
             rows.append([MACRO, None, *(e.value for e in mean)])
             every += mean

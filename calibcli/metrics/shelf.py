@@ -19,6 +19,7 @@ from calibcli.core.figure_data import Tier
 from calibcli.core.number_format import percent
 from calibcli.core.options import Level, Range, within
 from calibcli.core.result import Cell, Estimate
+from calibcli.core.scope import WHOLE, Scope
 from calibcli.core.shelves import Choice, Shelf, Traits
 from calibcli.core.statistics import effective_rows, one_thread
 from calibcli.metrics.reliability import BinaryOutcomes, Memoized
@@ -360,19 +361,19 @@ def needed_class_bins(choices: Sequence[Choice[MetricTraits]], k: int) -> list[C
 
 @one_thread()
 def estimates(
-    sample: Sample, choices: Sequence[Choice[MetricTraits]], *, level: float = 0.95, scope: str = ""
+    sample: Sample, choices: Sequence[Choice[MetricTraits]], *, level: float = 0.95, where: Scope = WHOLE
 ) -> list[Estimate]:
     """Measure the chosen metrics on a sample; those that read scores have no value where there are none."""
     within(level, Level, "level ")
     if sample.top.total <= 0:
         raise UsageError("every weight is 0", "pass weights of which one is positive")
-    each = extensions.steps(choices, lambda choice: f"{choice.spec} {scope}")
-    return [_estimate(sample, choice, level, scope) for choice in each]
+    each = extensions.steps(choices, lambda choice: f"{choice.spec} {where}")
+    return [_estimate(sample, choice, level, where) for choice in each]
 
 
-def _estimate(sample: Sample, choice: Choice[MetricTraits], level: float, scope: str) -> Estimate:
+def _estimate(sample: Sample, choice: Choice[MetricTraits], level: float, where: Scope) -> Estimate:
     has = choice.traits
-    common: dict[str, Any] = {"name": choice.spec, "scope": scope, "unit": has.unit, "better": has.better}
+    common: dict[str, Any] = {"name": choice.spec, "unit": has.unit, "better": has.better, **where.fields}
     if has.needs_scores and sample.predictions is None:
         return Estimate(**common, value=None, n=sample.n, reason="needs the scores, of which only columns were kept")
     statistic: Statistic = sample.once(_statistic, choice)

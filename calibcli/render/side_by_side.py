@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from calibcli.core import number_format
 from calibcli.core.number_format import EstimateText
-from calibcli.core.result import CHANGE, Cell, Result, Table
+from calibcli.core.result import Cell, Result, Table
+from calibcli.core.scope import CHANGE, Phase, Scope
 from calibcli.render import table_contents, terminal
 from calibcli.render.table_contents import DIFFERENCE, OF, UNIT, VALUE, WHY, Sheet, SheetColumn, changes, intervals
 
@@ -78,19 +79,22 @@ def _without_one(s: Sheet, more: int) -> Clipped:
 
 def _change(result: Result) -> list[Sheet]:
     """Put before, after and their paired difference side by side, for each loss; other numbers come first."""
-    by = {(e.name, *_when(e.scope)): e for e in result.estimates}
-    differences = [e for e in result.estimates if _when(e.scope)[1] == CHANGE]
+    by = {(e.name, e.where.without_phase, e.where.phase): e for e in result.estimates}
+    differences = [e for e in result.estimates if e.where.phase == CHANGE]
     keys = list(dict.fromkeys((name, of) for name, of, when in by if when in ("before", "after")))
-    other = [e for e in result.estimates if not _when(e.scope)[1]]
+    other = [e for e in result.estimates if not e.where.phase]
+    phases: tuple[Phase, ...] = ("before", "after", CHANGE)
     rows = []
     for name, of in keys:
-        before, after, change = (by.get((name, of, when)) for when in ("before", "after", CHANGE))
+        before, after, change = (by.get((name, of, when)) for when in phases)
         none = EstimateText(number_format.NONE, "", "")
         shown = [none if e is None else number_format.shown(e) for e in (before, after)]
         moved = EstimateText("", "", "") if change is None else number_format.shown(change)
         unit = next((e.unit for e in (change, before) if e is not None and e.unit == "nats"), "")
         why = next((e.reason for e in (change, after) if e is not None and e.reason), "")
-        rows.append([name, of, shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why])
+        rows.append(
+            [name, str(of), shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why]
+        )
     columns = [
         *OF,
         SheetColumn("before", right=True, spare=3),
@@ -105,12 +109,6 @@ def _change(result: Result) -> list[Sheet]:
     size = table_contents.size([e for (_, _, when), e in by.items() if when == "after"])
     sheets += [table_contents.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
     return sheets + [_ranking(t) for t in result.tables]
-
-
-def _when(scope: str) -> tuple[str, str]:
-    """Split a scope into its subject and `before`, `after` or `CHANGE`: `ce after` into `ce` and `after`."""
-    when = next((one for one in (CHANGE, "before", "after") if scope == one or scope.endswith(f" {one}")), "")
-    return scope.removesuffix(when).rstrip(), when
 
 
 def _ranking(table: Table) -> Sheet:
@@ -152,7 +150,7 @@ def _models(result: Result) -> list[Sheet]:
     verdict_of = {(str(row[0]), str(row[1])): str(row[-1]) for row in verdicts.rows}
     rows = []
     for e in result.estimates:
-        at, of = _model(e.scope, names)
+        at, of = _model(e.where, names)
         values = own.get((e.name, of))
         pair = [None, None] if values is None else [values[0], values[at]]
         pair_shown = number_format.column(pair)
@@ -171,13 +169,12 @@ def _models(result: Result) -> list[Sheet]:
     return [table, *(table_contents.of_table(t) for t in result.tables if t not in (models, verdicts))]
 
 
-def _model(scope: str, names: Sequence[str]) -> tuple[int, str]:
-    """Split a scope such as `site=A, b - a` into the index of the model and the scope of the number, `site=A`."""
+def _model(where: Scope, names: Sequence[str]) -> tuple[int, str]:
+    """Return the index of the model of a difference, and the scope of the number: of `site=A, b - a`, `site=A`."""
     for at, name in enumerate(names[1:], 1):
-        difference = f"{name} - {names[0]}"
-        if scope == difference or scope.endswith(f", {difference}"):
-            return at, scope.removesuffix(difference).removesuffix(", ")
-    return 0, scope
+        if (of := where.compared(name, names[0])) is not None:
+            return at, str(of)
+    return 0, str(where)
 
 
 def _errors(result: Result) -> list[Sheet]:
@@ -189,9 +186,10 @@ def _errors(result: Result) -> list[Sheet]:
         low, high, se = (e.detail.get(key) for key in ("estimator_low", "estimator_high", "sampling_se"))
         half = number_format.number((high - low) / 2, 2) if isinstance(low, float) and isinstance(high, float) else ""
         spread = number_format.number(se, 2) if isinstance(se, float) else ""
-        beside, _, scope = e.scope.partition(", ") if e.scope.startswith("loss=") else ("", "", e.scope)
-        owners.append(beside.removeprefix("loss=") or (losses[0] if len(losses) > 1 else ""))
-        rows.append([e.name, owners[-1], scope, shown.value, shown.interval, half, spread, e.reason])
+        owners.append(e.where.parts.get("loss") or (losses[0] if len(losses) > 1 else ""))
+        rows.append(
+            [e.name, owners[-1], str(e.where.without("loss")), shown.value, shown.interval, half, spread, e.reason]
+        )
     columns = [SheetColumn(head, code=True) for head in ("quantity", "loss", "scope")]
     columns += [VALUE, intervals(result.estimates), SheetColumn("± estimator", right=True, spare=2)]
     columns += [SheetColumn("± rows (se)", right=True, spare=1), WHY]
@@ -209,14 +207,14 @@ def _scores(result: Result) -> list[Sheet]:
     verdicts = {} if table is None else {(row[0], row[1]): str(row[-1]) for row in table.rows}
     own = [e for e in result.estimates if (e.name, e.scope) not in verdicts]
     changed = [e for e in result.estimates if (e.name, e.scope) in verdicts]
-    by = {(e.name, e.scope): number_format.shown(e)[:2] for e in result.estimates}
+    by = {(e.name, e.where): number_format.shown(e)[:2] for e in result.estimates}
     names = list(dict.fromkeys(e.name for e in own))
     level = intervals(result.estimates)
     rows = []
-    for scope in dict.fromkeys(e.scope for e in own):
-        cells = [text for name in names for text in by.get((name, scope), ("", ""))]
-        threshold = next((e.detail["threshold"] for e in own if e.scope == scope and "threshold" in e.detail), None)
-        rows.append([scope.removeprefix("score="), *cells, number_format.cell(threshold)])
+    for where in dict.fromkeys(e.where for e in own):
+        cells = [text for name in names for text in by.get((name, where), ("", ""))]
+        threshold = next((e.detail["threshold"] for e in own if e.where == where and "threshold" in e.detail), None)
+        rows.append([where.within("score") or str(where), *cells, number_format.cell(threshold)])
     columns = [SheetColumn("score", code=True)]
     for name in names:
         columns += [SheetColumn(name, right=True), level]
@@ -225,7 +223,7 @@ def _scores(result: Result) -> list[Sheet]:
     for name in dict.fromkeys(e.name for e in changed):
         heads = [SheetColumn(f"{name} of", code=True), DIFFERENCE, level, SheetColumn("shown")]
         of_name = [e for e in changed if e.name == name]
-        sheets.append(Sheet("", heads, [[e.scope, *by[name, e.scope], verdicts[name, e.scope]] for e in of_name]))
+        sheets.append(Sheet("", heads, [[e.scope, *by[name, e.where], verdicts[name, e.scope]] for e in of_name]))
     return [table_contents.without_empty(one) for one in sheets if one.rows]
 
 

@@ -14,6 +14,7 @@ from calibcli.core import number_format
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.number_format import count_text
 from calibcli.core.result import VERDICTS, WORST_FIRST, Cell, Check, Estimate, Outcome, Result, Table, decisive
+from calibcli.core.scope import Scope
 from calibcli.headlines import FACT as HEADLINE
 
 
@@ -264,19 +265,13 @@ def _how(e: Estimate, how: How) -> str:
 
 def _pairs(estimates: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
     """Pair numbers that occur once `before` and once `after`, or once `X before` and once `X after`; sorted by X."""
-    seen: dict[tuple[str, str], dict[str, list[Estimate]]] = {}
+    seen: dict[tuple[Scope, str], dict[str, list[Estimate]]] = {}
     for e in estimates:
-        subject, phase = _phase(e.scope)
-        if phase:
-            seen.setdefault((subject, e.name), {"before": [], "after": []})[phase].append(e)
+        if e.where.phase in ("before", "after"):
+            seen.setdefault((e.where.without_phase, e.name), {"before": [], "after": []})[e.where.phase].append(e)
     pairs = [(p["before"][0], p["after"][0]) for p in seen.values() if len(p["before"]) == len(p["after"]) == 1]
     order = list(dict.fromkeys(subject for subject, _ in seen))
-    return sorted(pairs, key=lambda pair: order.index(_phase(pair[0].scope)[0]))
-
-
-def _phase(scope: str) -> tuple[str, str]:
-    subject, _, last = scope.rpartition(" ")
-    return (subject, last) if last in ("before", "after") else (scope, "")
+    return sorted(pairs, key=lambda pair: order.index(pair[0].where.without_phase))
 
 
 def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet:
@@ -294,7 +289,7 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet
     columns.append(WHY if how == "why" else SheetColumn("how", free=True))
     rows = []
     for pair in pairs:
-        row = [pair[1].name, _phase(pair[1].scope)[0]]
+        row = [pair[1].name, str(pair[1].where.without_phase)]
         same = number_format.level(pair)
         for e in pair:
             value, interval, null = number_format.shown(e)

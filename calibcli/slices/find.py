@@ -12,6 +12,7 @@ from calibcli.core import number_format
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.result import Estimate, Result, Screen, Table
+from calibcli.core.scope import Scope
 from calibcli.gate.config import text_of
 from calibcli.gate.sources import BY_CLASS
 from calibcli.metrics import Sample
@@ -203,7 +204,7 @@ def _result(
         estimates.append(
             Estimate(
                 name=metric,
-                scope=text,
+                **Scope(subject=text).fields,
                 value=test.value,
                 **ends,
                 unit="probability",

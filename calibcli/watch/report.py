@@ -10,6 +10,7 @@ from typing import Any
 from calibcli.core import number_format
 from calibcli.core.figure_data import Curve, Later, PlainList, Plot
 from calibcli.core.result import Check, Estimate, Outcome, Result, Table
+from calibcli.core.scope import TO_BASELINE, Scope
 from calibcli.gate import verdicts
 from calibcli.gate.check import judged_estimates
 from calibcli.headlines import listed
@@ -83,23 +84,28 @@ def _rule_and_scope(check: Check) -> str:
     return check.rule + (f" of {check.scope}" if check.scope else "")
 
 
-def _scope(stream: Stream, name: str) -> str:
+def _where(stream: Stream, name: str) -> Scope:
     if stream.watched.baseline:
-        return "minus baseline"
-    return f"{stream.watched.by}={name}" if name else stream.watched.by
+        return TO_BASELINE
+    several = len(stream.watched.values) > 1  # what conditions choose has no name, and a slice may have an empty one
+    return Scope(parts={stream.watched.by: name}) if name or several else Scope(subject=stream.watched.by)
+
+
+def _scope(stream: Stream, name: str) -> str:
+    return str(_where(stream, name))
 
 
 def _check(state: WatchState, i: int, name: str, stream: Stream) -> Check:
     watched, limits = stream.watched, state.limits((i, name))
-    scope, rows = _scope(stream, name), stream.rows
-    common: dict[str, Any] = {"rule": watched.rule, "scope": scope, "limit": watched.limit, "kind": watched.kind}
+    where, rows = _where(stream, name), stream.rows
+    common: dict[str, Any] = {"rule": watched.rule, "scope": str(where), "limit": watched.limit, "kind": watched.kind}
     if rows == 0:
         return Check(**common, outcome="not_run", message="no rows yet", fatal=False)
     logs = {key: float(value) for key, value in stream.evidence().items()}
     estimate = Estimate(
         name=watched.metric,
         value=stream.value(),
-        scope=scope,
+        **where.fields,
         unit=watched.unit,
         better=watched.better,
         how="mean over all nights" if not watched.bins else "of all nights",

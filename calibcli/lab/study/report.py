@@ -17,6 +17,7 @@ import numpy as np
 from calibcli.core import number_format
 from calibcli.core.errors import UsageError
 from calibcli.core.result import Cell, Check, Estimate, Outcome, Result, Table
+from calibcli.core.scope import Scope
 from calibcli.headlines import listed
 from calibcli.lab.study import claims, figures, parsing
 from calibcli.lab.study.claims import LEVEL, ClaimedArms, ClaimVerdict, MeasuredArm, SeedMean
@@ -207,7 +208,7 @@ def _estimate(name: str, study: Study, arm: str, arch: str, measured: MeasuredAr
     both = "seeds and rows" if measured.draws is not None else "seeds; these rows alone"
     return Estimate(
         name=name,
-        scope=study.scoped(arm, arch),
+        **Scope(subject=study.scoped(arm, arch)).fields,
         value=mean.value if np.isfinite(mean.value) else None,
         low=low,
         high=high,

@@ -20,7 +20,8 @@ from calibcli.core.errors import UsageError, WriteError
 from calibcli.core.figure_data import Curve, Plot, first_alone
 from calibcli.core.files import claim, reading, sha256
 from calibcli.core.options import exclusive
-from calibcli.core.result import CHANGE, Estimate, Result, Screen, Table
+from calibcli.core.result import Estimate, Result, Screen, Table
+from calibcli.core.scope import CHANGE, WHOLE, Phase, Scope
 from calibcli.lab.training import state
 from calibcli.lab.training.batches import Loader, Parts, Split, open_parts, standardised
 from calibcli.lab.training.evaluation import CONFIDENCES, NORMS, snapshot_name
@@ -45,7 +46,7 @@ from calibcli.scores.predictions import Predictions
 METRICS = ("accuracy", "nll", "ece", "adaece")
 
 
-def calibration(run: TrainedModel, prefix: str, seed: int, split_seed: int) -> list[Estimate]:
+def calibration(run: TrainedModel, of: Scope, seed: int, split_seed: int) -> list[Estimate]:
     """Measure error, NLL, ECE and AdaECE before and after a temperature that was fitted on other rows."""
     judged = run.test or run.validation
     if judged is None:
@@ -53,24 +54,24 @@ def calibration(run: TrainedModel, prefix: str, seed: int, split_seed: int) -> l
         return []
     if run.validation is None:
         run.notes.append("no temperature is fitted: there are no validation rows")
-        return estimates(judged, f"{prefix}before", seed)
+        return estimates(judged, of.at("before"), seed)
     fitted = calibrators.fit("temperature", run.validation, seed=seed, report=False)
     if run.test is not None:
         after = calibrators.apply(fitted.scaler, run.test)
     else:
         after = calibrators.cross_fit("temperature", run.validation, seed=seed, split_seed=split_seed)
     run.notes += fitted.notes
-    (t,) = (dataclasses.replace(e, scope=prefix.strip()) for e in fitted.estimates if e.name == "temperature")
+    (t,) = (dataclasses.replace(e, **of.fields) for e in fitted.estimates if e.name == "temperature")
     samples = (metrics.Sample.of(columns(rows, class_bins=())) for rows in (judged, after))
     changed = (e for e in differences(*samples, level=0.95) if e.name in METRICS[1:])
-    moved = [dataclasses.replace(e, scope=f"{prefix}{e.scope}") for e in changed]
-    return [t, *estimates(judged, f"{prefix}before", seed), *estimates(after, f"{prefix}after", seed), *moved]
+    moved = [dataclasses.replace(e, **of.at(CHANGE).fields) for e in changed]
+    return [t, *estimates(judged, of.at("before"), seed), *estimates(after, of.at("after"), seed), *moved]
 
 
-def estimates(predictions: Predictions, scope: str, seed: int) -> list[Estimate]:
+def estimates(predictions: Predictions, where: Scope, seed: int) -> list[Estimate]:
     """Measure error and calibration of predictions, each with its interval."""
     accuracy, *others = metrics.measure(predictions, METRICS, seed=seed)
-    return [dataclasses.replace(e, scope=scope) for e in (error_of(accuracy), *others)]
+    return [dataclasses.replace(e, **where.fields) for e in (error_of(accuracy), *others)]
 
 
 def error_of(accuracy: Estimate) -> Estimate:
@@ -79,15 +80,16 @@ def error_of(accuracy: Estimate) -> Estimate:
     return dataclasses.replace(accuracy, name="error", value=value, low=low, high=high, better="lower")
 
 
-def table_rows(run: TrainedModel, estimates: Sequence[Estimate], prefix: str) -> list[list[Any]]:
+def table_rows(run: TrainedModel, estimates: Sequence[Estimate], of: Scope) -> list[list[Any]]:
     """Make the two rows of a run in the comparison: before and after."""
     if not estimates:
         return []
-    by = {(e.name, e.scope): e for e in estimates}
-    t = by.get(("temperature", prefix.strip()))
+    by = {(e.name, e.where): e for e in estimates}
+    t = by.get(("temperature", of))
     rows = []
-    for when in ("before", "after") if t else ("before",):
-        cells = [text(by[name, prefix + when]) for name in ("error", *METRICS[1:])]
+    phases: Sequence[Phase] = ("before", "after") if t else ("before",)
+    for when in phases:
+        cells = [text(by[name, of.at(when)]) for name in ("error", *METRICS[1:])]
         rows.append([run.recipe.loss, when, *cells, text(t) if t and when == "after" else "1"])
     return rows
 
@@ -294,10 +296,10 @@ def _result(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedMode
     estimates: list[Estimate] = []
     rows: list[list[Any]] = []
     for run in runs:
-        prefix = f"{run.recipe.loss} " if several else ""
-        run_estimates = calibration(run, prefix, setup.seed, parts.split.seed or 0)
+        of = Scope(subject=run.recipe.loss) if several else WHOLE
+        run_estimates = calibration(run, of, setup.seed, parts.split.seed or 0)
         estimates += run_estimates
-        rows += table_rows(run, run_estimates, prefix)
+        rows += table_rows(run, run_estimates, of)
     columns = ["loss", "", "error", "NLL", "ECE", "AdaECE", "T"]
     title = "before and after temperature, on " + ("test rows" if runs[0].test is not None else "validation rows")
     notes = [*parts.notes, *(n for _, d in parts.items() for n in d.notes), *(n for run in runs for n in run.notes)]
@@ -309,7 +311,7 @@ def _result(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedMode
         inputs.append({"path": str(setup.embeddings), "sha256": start.vectors})
     return Result(
         command="fit",
-        estimates=shelf.tiered(estimates, lambda e: e.scope.endswith(CHANGE) or shelf.decides(e.name, {})),
+        estimates=shelf.tiered(estimates, lambda e: e.where.phase == CHANGE or shelf.decides(e.name, {})),
         tables=[Table(name="fit", columns=columns, rows=rows, title=title, tier="all")] if several and rows else [],
         plots=first_alone(plots(runs)),
         notes=list(dict.fromkeys(notes)),

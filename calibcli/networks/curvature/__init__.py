@@ -196,11 +196,11 @@ def _result(
             if owner is not loss:
                 continue
             for e in f.estimates:
-                scope = ", ".join(filter(None, (label, e.scope)))
+                where = dataclasses.replace(e.where, parts={"loss": name(loss), **e.where.parts}) if number else e.where
                 level = shared.level if e.low is not None and "sampling_se" in e.detail and e.se is not None else None
                 named = (choice.traits.estimate or choice.name) + choice.spec.removeprefix(choice.name)
                 tier, n = choice.traits.tier, problem.layout.n
-                estimates.append(dataclasses.replace(e, name=named, scope=scope, level=level, n=n, tier=tier))
+                estimates.append(dataclasses.replace(e, name=named, level=level, n=n, tier=tier, **where.fields))
             plots += [_labelled(p, label) for p in f.plots]
             notes += f.notes
             layers.update(f.layers)

@@ -14,6 +14,7 @@ from calibcli.calibrators.temperature import REASONS
 from calibcli.core.figure_data import Curve, Plot, Tier
 from calibcli.core.options import Positive, Range
 from calibcli.core.result import Cell, Estimate
+from calibcli.core.scope import Scope
 from calibcli.core.shelves import Shelf, Traits
 from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import NUDGE, SHARE, Engine
@@ -645,7 +646,7 @@ def top(engine: Engine, *, k: Steps = 5, tol: Precision = 1e-3, bound: Bound = "
     estimates = []
     for i in range(1, min(k, len(engine.krylov.basis)) + 1):
         estimate, _ = eigenvalue(engine, -i, tol, bound)
-        estimates.append(replace(estimate, scope=f"k={i}"))
+        estimates.append(replace(estimate, **Scope(parts={"k": str(i)}).fields))
     if not estimates:
         return _nothing()
     return QuantityEstimates(estimates, plots=[eigenvalues(estimates)])

@@ -138,13 +138,13 @@ def _order(plots: Sequence[Plot]) -> int:
 
 def sheets(result: Result, how: table_contents.How) -> list[Sheet]:
     """Make the tables as in every format, but with the numbers of slices in tables of their own."""
-    parts = [e for e in result.estimates if "=" in e.scope]
-    whole = [e for e in result.estimates if "=" not in e.scope]
+    parts = [e for e in result.estimates if e.where.parts]
+    whole = [e for e in result.estimates if not e.where.parts]
     if not parts or not whole:
         return table_contents.sheets(result, how)
     first = table_contents.sheets(dataclasses.replace(result, estimates=whole, tables=[]), how)
     sliced = table_contents.sheets(dataclasses.replace(result, estimates=parts, tables=[], checks=[]), how)
-    by = ", ".join(dict.fromkeys(e.scope.partition("=")[0] for e in parts))
+    by = ", ".join(dict.fromkeys(next(iter(e.where.parts)) for e in parts))
     named = [dataclasses.replace(s, title=f"By {by}" + (f", {s.title}" if s.title else "")) for s in sliced]
     return first + named + table_contents.sheets(dataclasses.replace(result, estimates=[], checks=[]), how)
 
@@ -185,6 +185,8 @@ def fields(result: Result, caps: Caps) -> dict[str, Any]:
     kept: dict[str, Any] = {"provenance": _plain(result.provenance, caps)}
     if caps.fields:
         data = saved(result)
+        for estimate in [*data["estimates"], *(check["estimate"] or {} for check in data["checks"])]:
+            estimate.pop("where", None)  # which the page shows as `scope`
         data["tables"] = [{"name": t.name, "title": t.title, "rows": len(t.rows)} for t in result.tables]
         for plot in data["plots"]:
             plot["curves"] = "; ".join(f"{c['label'] or '-'} ({c['kind']} {c['role']})" for c in plot["curves"])
