@@ -35,7 +35,7 @@ def roomy(name: str, gate: Gate) -> Gate:
         return replace(gate, limit=2 * gate.limit)
     if side == "max":
         return replace(gate, max=gate.max + abs(gate.max))
-    better = METRICS.entries[metric.partition(":")[0]].traits.get("better", "")
+    better = METRICS.entries[metric.partition(":")[0]].traits.better
     share = better == "higher" and metric != "corp_dsc"
     return replace(gate, min=2 * gate.min - 1 if share else gate.min - abs(gate.min) / 2)
 

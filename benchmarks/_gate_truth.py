@@ -69,7 +69,7 @@ def gates(truth: dict[str, float], finite: dict[str, float], **keys: Any) -> dic
     """
     found: dict[str, Gate] = {}
     for metric, value in truth.items():
-        better = METRICS.entries[metric.partition(":")[0]].traits.get("better", "")
+        better = METRICS.entries[metric.partition(":")[0]].traits.better
         limit = 2 * finite.get(metric, 1.0) if math.isinf(value) else value
         if not math.isfinite(limit):  # there is none, as of rows that are confident where no row is
             continue
@@ -97,7 +97,7 @@ def of_population(p: Population, specs: Sequence[str] | None = None) -> dict[str
 
 def can_be_asked(gate: Gate, k: int) -> bool:
     """Whether a gate takes the rule: it refuses a limit at the end of the metric's range, which no sample can break."""
-    better = METRICS.entries[gate.metric.partition(":")[0]].traits.get("better", "")
+    better = METRICS.entries[gate.metric.partition(":")[0]].traits.better
     try:
         resolved(gate, better, k)
     except UsageError:

@@ -91,7 +91,7 @@ def prepared(cell: Cell, what: tuple[str, str, int]) -> Trial:
     """A cell with the upper limit of each metric that takes one, at the true value; of class 0 those of an event."""
     specs = [*known(METRICS.entries, False, 2), *MORE]
     if what[2] == 0:
-        specs = [spec for spec in specs if "of" in METRICS.choose(spec).options or traits(spec).get("two_classes")]
+        specs = [spec for spec in specs if "of" in METRICS.choose(spec).options or traits(spec).two_classes]
     trial = trial_of(cell, population(*what), specs)
     trial.rules = {name: gate for name, gate in trial.rules.items() if name.endswith(" max")}
     return trial

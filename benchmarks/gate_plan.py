@@ -184,7 +184,7 @@ def metrics(runs: int) -> None:
     print(f"{(0.16 / runs) ** 0.5:.3f})\n\n" + head("rule", "truth", "verdict", "n", "chance"))
     z = synthetic_model(ACCURACY, 10)[0].logits
     for name, off in MEANS.items():
-        better = str(METRICS.entries[name].traits["better"])
+        better = METRICS.entries[name].traits.better
         truth = plan([Gate(metric=name, limit=0.5)], Assumptions()).estimates[0].detail["truth"]
         assert isinstance(truth, float)
         for worse in (1, -1) if better != "zero" else (1,):

@@ -17,40 +17,40 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibcli.calibrators.calibrator import SCALERS, FitContext, FittedParameters, Parameters
+    from calibcli.calibrators.calibrator import SCALERS, FitContext, FittedParameters, Form, Parameters, ScalerTraits
     from calibcli.calibrators.program import Operations
-    from calibcli.calibrators.store import Form
     from calibcli.core.errors import InputError, UsageError
     from calibcli.core.options import Range
     from calibcli.core.result import Estimate, Result
+    from calibcli.core.shelves import Traits
     from calibcli.metrics.intervals import MeanOf
-    from calibcli.metrics.shelf import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Interval, Sample
+    from calibcli.metrics.shelf import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Interval, MetricTraits, Sample
     from calibcli.networks.architectures.shelf import ARCHITECTURES, Size
-    from calibcli.networks.curvature.quantities import QUANTITIES
+    from calibcli.networks.curvature.quantities import QUANTITIES, QuantityTraits
     from calibcli.networks.losses.shelf import LOSSES, PENALTIES, Loss
     from calibcli.scores.files.arrays import FileContents, Memory
     from calibcli.scores.files.source import Source
     from calibcli.scores.likelihood import log_softmax
     from calibcli.scores.predictions import Predictions
-    from calibcli.ship.target import TARGETS
+    from calibcli.ship.target import TARGETS, TargetTraits
 
 _HOME = {
-    "calibcli.calibrators.calibrator": "SCALERS FitContext FittedParameters Parameters",
+    "calibcli.calibrators.calibrator": "SCALERS FitContext FittedParameters Form Parameters ScalerTraits",
     "calibcli.calibrators.program": "Operations",
-    "calibcli.calibrators.store": "Form",
     "calibcli.core.errors": "InputError UsageError",
     "calibcli.core.options": "Range",
     "calibcli.core.result": "Estimate Result",
+    "calibcli.core.shelves": "Traits",
     "calibcli.metrics.intervals": "MeanOf",
-    "calibcli.metrics.shelf": "ANY BRIER METRICS NATS SIGNED UNIT Interval Sample",
+    "calibcli.metrics.shelf": "ANY BRIER METRICS NATS SIGNED UNIT Interval MetricTraits Sample",
     "calibcli.networks.architectures.shelf": "ARCHITECTURES Size",
-    "calibcli.networks.curvature.quantities": "QUANTITIES",
+    "calibcli.networks.curvature.quantities": "QUANTITIES QuantityTraits",
     "calibcli.networks.losses.shelf": "LOSSES PENALTIES Loss",
     "calibcli.scores.files.arrays": "FileContents Memory",
     "calibcli.scores.files.source": "Source",
     "calibcli.scores.likelihood": "log_softmax",
     "calibcli.scores.predictions": "Predictions",
-    "calibcli.ship.target": "TARGETS",
+    "calibcli.ship.target": "TARGETS TargetTraits",
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 __all__ = [
@@ -76,14 +76,19 @@ __all__ = [
     "Loss",
     "MeanOf",
     "Memory",
+    "MetricTraits",
     "Operations",
     "Parameters",
     "Predictions",
+    "QuantityTraits",
     "Range",
     "Result",
     "Sample",
+    "ScalerTraits",
     "Size",
     "Source",
+    "TargetTraits",
+    "Traits",
     "UsageError",
     "log_softmax",
 ]

@@ -94,13 +94,11 @@ def test_every_metric_can_be_gated(capsys: Any) -> None:
     model(600)
     rng = np.random.default_rng(3)
     for entry in METRICS:
-        values, higher = possible(entry.name, 4), entry.traits.get("better") == "higher"
+        values, higher = possible(entry.name, 4), entry.traits.better == "higher"
         side, limit = ("--min", max(values.low, -1e9) + 1e-3) if higher else ("--max", 0.999 * min(values.high, 1e9))
-        if entry.traits.get("two_classes"):
+        if entry.traits.two_classes:
             np.savez("two.npz", logits=rng.normal(size=(600, 2)), labels=rng.integers(0, 2, 600))
-        _, result = check(
-            capsys, "two.npz" if entry.traits.get("two_classes") else "t.npz", side, f"{entry.name}={limit}"
-        )
+        _, result = check(capsys, "two.npz" if entry.traits.two_classes else "t.npz", side, f"{entry.name}={limit}")
         [verdict] = result["checks"]
         assert verdict["outcome"] in ("pass", "not_run"), entry.name
         if verdict["outcome"] == "not_run":

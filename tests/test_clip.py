@@ -21,7 +21,7 @@ from calibcli.ship.target import TARGETS
 
 OPTIONS = {"matrix": ":lam=0.1,mu=0.1", "dirichlet": ":lam=0.1,mu=0.1"}
 SPECS = [entry.name + OPTIONS.get(entry.name, "") for entry in SCALERS]
-ALONE = [entry for entry in TARGETS if entry.traits["data"] != "inputs" and entry.name not in ("card", "vllm")]
+ALONE = [entry for entry in TARGETS if entry.traits.data != "inputs" and entry.name not in ("card", "vllm")]
 """Targets that hold a map of probabilities: a card holds none, and vLLM's pooler works on logits."""
 EXTRA = {"onnx": pytest.mark.extra, "pt2": pytest.mark.extra}  # which needs a package; which takes seconds
 CUTS = {2: 0.05, 3: 0.05, 10: 0.02}
@@ -94,7 +94,7 @@ def test_every_export_is_the_map_with_its_cut(spec: str, k: int, target: str, tm
     rows = calibcli.from_arrays(*votes(300, k, 1), kind="probabilities", clip=CUTS[k])
     scaler = calibcli.fit_scaler(rows, spec=spec).scaler
     p, labels = votes(300, k, 2)
-    path = tmp_path / f"c{TARGETS.entries[target].traits['suffixes'][0]}"
+    path = tmp_path / f"c{TARGETS.entries[target].traits.suffixes[0]}"
     found = calibcli.export(scaler, target, save=path, data=p, kind="probabilities")
     assert found["max_dp"].value <= (1e-12 if target == "json" else 1e-6)
     assert calibcli.verify(path, scaler, p, kind="probabilities", trust=True).verdict == "pass"

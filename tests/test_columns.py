@@ -73,11 +73,15 @@ def test_columns_that_are_not_asked_for_stay_empty_and_change_no_other(k: int) -
     for names in ((), CONFIDENCE, NAMES[:-1]):
         got = columns(Predictions.of(z, y), names=names)
         for name in NAMES:
-            filled = name in names or (not names and name in CONFIDENCE)  # class tables need these two
-            np.testing.assert_array_equal(getattr(got, name), getattr(whole, name) if filled else [])
+            if name in names or (not names and name in CONFIDENCE):  # class tables need these two
+                np.testing.assert_array_equal(getattr(got, name), getattr(whole, name))
+                continue
+            assert not got.has(name)
+            with pytest.raises(LookupError, match=f"column {name} was not computed: the traits of the metric must say"):
+                getattr(got, name)
     got = columns(Predictions.of(z, y), names=(), class_bins=())
     assert got.n == whole.n
-    assert len(got.confidence) == 0
+    assert not got.numbers
     np.testing.assert_array_equal(got.predicted, whole.predicted)
 
 

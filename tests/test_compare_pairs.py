@@ -209,7 +209,7 @@ def test_p_and_interval_never_disagree(seed: int, design: str, factor: float) ->
     extra: dict[str, Any] = {"groups": np.arange(n) // 2} if design == "groups" else {}
     extra |= {"weights": rng.random(n) + 0.2} if design == "weights" else {}
     other = z * factor + rng.standard_normal(z.shape) * rng.choice([0.0, 0.5, 2.0])
-    names = [name for name in metrics.DEFAULT if traits(name).get("compared", True)] + [
+    names = [name for name in metrics.DEFAULT if traits(name).compared] + [
         "entropy",
         "high_confidence_share",
         "brier_top",

@@ -126,7 +126,7 @@ def test_an_entry_says_its_source_unit_and_errors(name: str) -> None:
     prose = "\n".join(line for line in entry.about.splitlines() if line not in catalogue.example(entry.about))
     assert SOURCE.search(prose), "neither author and year nor `Ours: ...`"
     assert says_what_it_raises(entry.target)
-    if entry.traits.get("unit") == "nats":
+    if getattr(entry.traits, "unit", "") == "nats":
         assert re.search(r"\bnats\b|\bNLL\b", prose, re.I)
     if name.startswith("quantities"):
         assert "nits of the loss" in prose
@@ -156,7 +156,7 @@ def test_the_list_shows_what_goes_in_and_out(name: str) -> None:
     if where not in ("optimizers", "schedules"):
         assert ARRAYS.search(f"{takes} {gives}")
         assert re.search(r"float|integers|int64", str(takes))
-    assert entry.traits.get("unit", "") in str(gives)
+    assert getattr(entry.traits, "unit", "") in str(gives)
     assert str(tables[f"{where}_{entry.name}_example"].rows[0][0]).startswith(">>> ")
     assert not any(">>>" in str(line) for (line,) in tables[f"{where}_{entry.name}"].rows)
 

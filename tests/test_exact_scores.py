@@ -111,7 +111,7 @@ def test_every_metric_of_exact_scores_is_its_oracle(
             assert plain.value == pytest.approx(wanted, rel=max(rtol, 1e-9), abs=1e-9)
         assert plain.value is None or not math.isfinite(plain.value) or wanted is not None or plain.reason
         same(measured(scores, labels, spec, weights=np.full(len(y), 2.5))[spec], plain)
-        if not traits(spec).get("refitted"):  # whose folds are of the rows of the file, and divide no group
+        if traits(spec).rows != "cross_fitted":  # whose folds are of the rows of the file, and divide no group
             same(measured(scores, labels, spec, group=np.arange(len(y)) % 40)[spec], plain)
             counted = measured(scores, labels, spec, weights=times.astype(float), weight_kind="count")[spec]
             same(counted, measured(np.repeat(scores, times, axis=0), np.repeat(labels, times), spec)[spec], 1e-6)

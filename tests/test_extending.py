@@ -113,6 +113,15 @@ def test_a_map_and_a_format_of_a_package(example: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_mistyped_trait_of_a_package_is_refused_with_its_name(tmp_path: Path) -> None:
+    code = METRIC.format(name="sharpness").replace('unit=""', 'beter="lower"')
+    installed(tmp_path, "calib-mistyped", "calibcli.metrics", {"sharpness": "mistyped"}, code)
+    [(status, _, said)] = calib(tmp_path, f"metrics {TEST} -m sharpness")
+    assert status == 2
+    assert "calib-mistyped does not add its metric 'sharpness': TypeError: MetricTraits.__init__() got" in said
+    assert "'beter'" in said
+
+
 def test_entries_of_calib_win_and_a_broken_package_touches_no_other_name(tmp_path: Path) -> None:
     installed(
         tmp_path,

@@ -278,7 +278,7 @@ def test_a_gate_is_not_run_where_few_rows_carry_the_weights() -> None:
     p = rng.random(1000)
     y = (rng.random(1000) < p).astype(np.int64)
     heavy = rng.random(1000) ** (-1 / 1.2)
-    better = {name: METRICS.entries[name].traits.get("better") for name in METRICS.entries}
+    better = {name: METRICS.entries[name].traits.better for name in METRICS.entries}
     limits = {
         "max": {name: max(possible(name, 2).low, 0) + 0.2 for name in better if better[name] == "lower"},
         "min": {name: 0.01 for name in better if better[name] == "higher"},

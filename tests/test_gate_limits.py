@@ -120,8 +120,8 @@ def test_a_limit_that_cannot_fail_is_refused(
 def test_every_metric_refuses_limits_outside_its_values(capsys: pytest.CaptureFixture[str]) -> None:
     two_classes(scores("t.npz", 300))
     for entry in METRICS:
-        values, better = entry.traits["values"], entry.traits.get("better", "")
-        file = "two.npz" if entry.traits.get("two_classes") else "t.npz"
+        values, better = entry.traits.values, entry.traits.better
+        file = "two.npz" if entry.traits.two_classes else "t.npz"
         for side in ("--max", "--min"):
             for limit in (values.low - 1e-6, values.high + 1e-6):
                 if np.isfinite(limit):
@@ -143,8 +143,8 @@ def test_a_limit_at_the_end_of_what_a_metric_can_be_is_refused(
     """Every model keeps `ece <= 1`; one hair inside it is a limit."""
     two_classes(scores("t.npz", 300))
     for entry in METRICS:
-        values, better = entry.traits["values"], entry.traits.get("better", "")
-        here = [part.replace("t.npz", "two.npz") if entry.traits.get("two_classes") else part for part in command]
+        values, better = entry.traits.values, entry.traits.better
+        here = [part.replace("t.npz", "two.npz") if entry.traits.two_classes else part for part in command]
         for side, limit, bad in (("--max", values.high, "higher"), ("--min", values.low, "lower")):
             if np.isfinite(limit) and better != bad:
                 said = refused(capsys, *here, side, f"{entry.name}={limit!r}")
@@ -223,7 +223,7 @@ def test_every_value_that_is_measured_lies_in_its_trait() -> None:
     for k in (2, 3, 50):
         z = rng.normal(0, 5, (400, k))
         for found in measure(z, rng.integers(0, k, 400), "all").values():
-            values = METRICS.entries[found.name.partition(":")[0]].traits["values"]
+            values = METRICS.entries[found.name.partition(":")[0]].traits.values
             assert found.value is None or found.value in values, found.name
 
 

@@ -317,9 +317,9 @@ def test_every_metric_is_planned_or_refused() -> None:
     """A slope, an area, or a mean over the rows of one outcome needs other arithmetic, which promised too much."""
     for entry in METRICS:
         traits = METRICS.entries[entry.name].traits
-        if entry.name in PLANNED or traits.get("table_bounds") or not traits.get("better"):
+        if entry.name in PLANNED or traits.table_bounds or not traits.better:
             continue
-        limit = 0.5 * (max(traits["values"].low, 0) + min(traits["values"].high, 1))
+        limit = 0.5 * (max(traits.values.low, 0) + min(traits.values.high, 1))
         with pytest.raises(UsageError):
             plan([Gate(metric=entry.name, limit=limit)], Assumptions())
 

@@ -10,13 +10,13 @@ from calibcli.metrics import METRICS
 def test_what_entries_state_of_other_metrics_is_there() -> None:
     for entry in METRICS:
         for trait in ("of_top", "debiased"):
-            assert entry.traits.get(trait, entry.name) in METRICS
-        other = [name for one in METRICS for name in one.traits.get("called", ())]
+            assert (getattr(entry.traits, trait) or entry.name) in METRICS
+        other = [name for one in METRICS for name in one.traits.called]
         assert len(other) == len(set(other))
         assert not {*other} & METRICS.entries.keys()
 
 
 @pytest.mark.parametrize("trait", ["error", "named"])
 def test_places_in_sentences_are_those_of_one_metric(trait: str) -> None:
-    places = [entry.traits[trait] for entry in METRICS if trait in entry.traits]
+    places = [place for entry in METRICS if (place := getattr(entry.traits, trait))]
     assert sorted(places) == [*range(1, len(places) + 1)]

@@ -42,7 +42,7 @@ def test_a_shelf_has_a_line_for_each_entry(name: str, capsys: pytest.CaptureFixt
     if name in catalogue.SHELVES:
         entries = catalogue.SHELVES[name].shelf.entries.values()
         for table, papers in zip(tables, (False, True), strict=False):
-            listed = [entry.name for entry in entries if entry.traits.get("papers", False) is papers]
+            listed = [entry.name for entry in entries if entry.traits.papers is papers]
             assert [row[0] for row in table["rows"]] == listed
             assert all(row[1] for row in table["rows"]), "an entry without a docstring"
         assert sum(len(table["rows"]) for table in tables) == len(entries)

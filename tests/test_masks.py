@@ -236,14 +236,14 @@ def test_low_scores_do_not_end_the_search_for_a_temperature(low: float) -> None:
     [
         pytest.param(t.name, marks=pytest.mark.extra if t.name == "onnx" else ())
         for t in TARGETS
-        if t.traits["data"] != "inputs" and t.name != "card"
+        if t.traits.data != "inputs" and t.name != "card"
     ],
 )
 def test_exports_leave_the_same_classes_out(target: str, tmp_path: Path) -> None:
     z, y, out = rows(4)
     finite = masked(z, out, -1e3, 0.5, True).astype(np.float32)
     scaler = calibcli.fit_scaler(finite, y, "temperature" if target == "vllm" else "vector").scaler
-    path = tmp_path / f"c{TARGETS.entries[target].traits['suffixes'][0]}"
+    path = tmp_path / f"c{TARGETS.entries[target].traits.suffixes[0]}"
     assert calibcli.export(scaler, target, save=path, data=finite)["max_dp"].value <= 1e-6
     if target == "json":
         space: dict[str, Any] = {}

@@ -29,7 +29,7 @@ from calibcli.core.shelves import Choice, Entry
 from calibcli.metrics import METRICS, histogram_error
 from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.partial_states import TELLING
-from calibcli.metrics.shelf import Sample
+from calibcli.metrics.shelf import NO_TRAITS, Sample
 from calibcli.scores import histogram
 from calibcli.scores.columns import columns
 from calibcli.scores.histogram import CELLS, PLACES, HistogramCells, place_of
@@ -207,7 +207,7 @@ def test_a_mean_is_exact_where_it_does_not_matter_where_in_its_cell_a_row_lies(n
     assert state is not None
     merged = Sample.of(state.measured()[0])
     whole = Sample.of(columns(Predictions.of(z, y), class_bins=()))
-    choice = Choice(Entry("mean", lambda sample: MeanOf(sample, np.asarray(values(sample.columns)))), {})
+    choice = Choice(Entry("mean", lambda sample: MeanOf(sample, np.asarray(values(sample.columns))), NO_TRAITS), {})
     [e] = histogram_error.stated(merged, [choice], [Estimate(name="mean", value=float(choice(merged)))])
     assert (e.value is not None) == exact
     if e.value is not None:
@@ -218,7 +218,7 @@ def test_the_most_that_condensing_changes_in_closed_form() -> None:
     """A row that crosses an edge takes its s|r| from one bin to another; a smoothed error bends with its kernel."""
 
     def most(metric: str, value: float = 0.5, **options: Any) -> float | None:
-        bound: histogram_error.Bound = METRICS.entries[metric].traits["condensed"]
+        bound: histogram_error.Bound = METRICS.entries[metric].traits.condensed
         return bound(cast(histogram_error.PlacedRows, cut), options, value)
 
     edges = np.array([0.01, 0.02, 0.0]), np.array([0.05, 0.03, 0.0])
@@ -282,7 +282,7 @@ def test_rows_of_a_cell_stay_in_it() -> None:
     cells = HistogramCells(3)
     cells.add(out, np.zeros(1001, np.int64), np.zeros(1001, np.int64))
     made = cells.columns()
-    w, x = made["weights"], made["confidence"]
+    w, x = made["weights"], made["numbers"]["confidence"]
     assert len(x) == 2
     assert w @ x == pytest.approx(c.sum(), rel=1e-13)
     assert w @ x**2 == pytest.approx((c**2).sum(), rel=1e-13)

@@ -29,14 +29,12 @@ def sample(confidence: Any, correct: Any, **more: Any) -> Sample:
     n = len(confidence)
     zero = np.zeros(n)
     found = Columns(
-        confidence=confidence,
-        rest=1 - confidence,
+        numbers={
+            **{"confidence": confidence, "rest": 1 - confidence, "nll": zero},
+            **{"most": zero + 1.0, "brier": zero, "entropy": zero},
+        },
         correct=correct,
         predicted=np.zeros(n, np.int64),
-        nll=zero,
-        brier=zero,
-        entropy=zero,
-        most=zero + 1.0,
         labels=np.zeros(n, np.int64),
         k=10,
         **more,

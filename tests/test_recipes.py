@@ -78,7 +78,7 @@ missing = {"onnx"}  # packages that few have
 refused = {"checkpoint", "vllm", "card"}  # not linear in the logits; a page about a model
 for target in TARGETS:
     if target.name not in missing | refused:
-        suffix = target.traits["suffixes"][0]
+        suffix = target.traits.suffixes[0]
         calibcli.export(fit, target.name, save=f"shares-{target.name}{suffix}", data=rows)
         shown = calibcli.verify(f"shares-{target.name}{suffix}", fit, rows, trust=True)
         print(target.name, shown.verdict)

@@ -135,7 +135,7 @@ def test_programs_in_float64_are_the_maps(spec: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("times", [8, 16])
-@pytest.mark.parametrize("spec", [s for s in SPECS if SCALERS.choose(s).traits.get("steep")])
+@pytest.mark.parametrize("spec", [s for s in SPECS if SCALERS.choose(s).traits.steep])
 @pytest.mark.one_in(5)
 def test_maps_of_saturated_rows_do_not_hang_on_rounding(spec: str, times: int, tmp_path: Path) -> None:
     """Probabilities one unit in the last place apart are told apart by no curve, so every runtime gives the same."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,10 +13,16 @@ import pytest
 
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Range
-from calibcli.core.shelves import Shelf
+from calibcli.core.shelves import Shelf, Traits
 from calibcli.metrics import METRICS
 
-shelf = Shelf("thing")
+
+@dataclass(frozen=True, kw_only=True)
+class ThingTraits(Traits):
+    better: Literal["lower", "higher"] = "higher"
+
+
+shelf = Shelf("thing", ThingTraits)
 
 
 @shelf.add(better="lower")
@@ -52,7 +59,7 @@ def test_canonical(spec: str, canonical: str) -> None:
 def test_choice_calls_with_its_options_and_carries_traits() -> None:
     choice = shelf.choose("some_thing:bins=3")
     assert choice([1.0, 2.0]) == 6
-    assert choice.traits["better"] == "lower"
+    assert choice.traits.better == "lower"
 
 
 def test_a_flag_needs_no_value() -> None:
@@ -78,7 +85,7 @@ def test_errors_name_the_fix(spec: str, problem: str, fix: str) -> None:
 
 
 def test_a_range_is_part_of_the_signature() -> None:
-    ranged = Shelf("ranged")
+    ranged = Shelf("ranged", Traits)
 
     @ranged.add()
     def thing(
@@ -110,7 +117,7 @@ def test_a_shelf_finds_the_files_of_its_package(tmp_path: Path, monkeypatch: pyt
     folder = tmp_path / "things_of_a_shelf"
     folder.mkdir()
     (folder / "__init__.py").write_text(
-        "from calibcli.core.shelves import Shelf\nTHINGS = Shelf('thing', package=__name__)\n"
+        "from calibcli.core.shelves import Shelf, Traits\nTHINGS = Shelf('thing', Traits, package=__name__)\n"
     )
     for name in ("one", "two"):
         (folder / f"{name}.py").write_text(

@@ -185,7 +185,7 @@ def test_a_bin_is_known_from_ten_effective_rows() -> None:
 
 
 def test_what_condensing_may_do_to_ece_and_smece() -> None:
-    ece, smece = (METRICS.entries[name].traits["condensed"] for name in ("ece", "smece"))
+    ece, smece = (METRICS.entries[name].traits.condensed for name in ("ece", "smece"))
     cut = SimpleNamespace(cut_by_width=lambda bins: (np.array([0.01, 0.02]), np.array([0.1, 0.1])))
     assert ece(cast(PlacedRows, cut), {"bins": 3}, 0.1) == pytest.approx(2 * 0.03)
     spread = SimpleNamespace(variance=1e-6, sample=SimpleNamespace(n=100), view=SimpleNamespace(n=100))

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from calibcli.core.errors import UsageError, did_you_mean
 from calibcli.core.options import normal, spelled, values
@@ -27,9 +28,9 @@ class Catalogued:
     gives: str
 
     @property
-    def shelf(self) -> Shelf:
+    def shelf(self) -> Shelf[..., Any]:
         module, _, name = self.place.rpartition(".")
-        entries: Shelf = getattr(importlib.import_module(module), name)
+        entries: Shelf[..., Any] = getattr(importlib.import_module(module), name)
         return entries
 
     @property
@@ -207,7 +208,7 @@ def tables(name: str) -> list[Table]:
     rows: dict[bool, list[list[Cell]]] = {False: [], True: []}
     for entry in SHELVES[name].shelf:
         about = entry.summary.rstrip(".") + (f" (added by {entry.package})" if entry.package else "")
-        rows[entry.traits.get("papers", False)].append([entry.name, about, entry.signature])
+        rows[entry.traits.papers].append([entry.name, about, entry.signature])
     columns, title = ["name", "definition", "options"], f"{name} that only papers use"
     apart = Table(name=f"{name}_of_papers", title=title, columns=columns, rows=rows[True])
     return [Table(name=name, columns=columns, rows=rows[False]), *([apart] if rows[True] else [])]
@@ -221,12 +222,11 @@ def example(doc: str) -> list[str]:
     return lines[start:stop]
 
 
-def _about(where: str, entry: Entry) -> Iterator[Table]:
+def _about(where: str, entry: Entry[Any]) -> Iterator[Table]:
     """Describe an entry: its docstring, what it takes and gives, its options, and its example."""
     one, name = SHELVES[where], f"{where}_{entry.name}"
     yield _definition(name, f"{entry.name} ({where}; {one.option})", entry.about)
-    unit, among = entry.traits.get("unit"), entry.traits.get("values")
-    gives = ", ".join(filter(None, [one.gives, unit, f"{among}" if among else ""]))
+    gives = ", ".join(filter(None, [one.gives, *entry.traits.gives]))
     yield Table(name=f"{name}_use", columns=["takes", "gives"], rows=[[one.takes, gives]])
     if entry.options:
         rows = [

@@ -57,10 +57,10 @@ def scorer(metric: str) -> Callable[..., float]:
         UsageError: an unknown metric, or one that is neither good nor bad.
     """
     choice = METRICS.choose(metric)
-    better = choice.traits.get("better", "")
+    better = choice.traits.better
     if not better:
         raise UsageError(f"{choice.spec} is neither better high nor low", "choose nll or brier")
-    if not choice.traits.get("proper"):
+    if not choice.traits.proper:
         warnings.warn(
             f"{choice.spec} is not a proper score: other probabilities than the true ones may have the best. "
             "Choose models by scorer('nll') or scorer('brier')",

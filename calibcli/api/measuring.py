@@ -381,7 +381,7 @@ class Accumulator:
         state = self._state
         if state is None:
             asked = choose([*(self.specs or ["default"])], rows.k, rows.top_only)
-            usual = [] if rows.top_only else choose([e.name for e in METRICS if "class_bins" in e.traits], rows.k)
+            usual = [] if rows.top_only else choose([e.name for e in METRICS if e.traits.class_bins], rows.k)
             state = MetricState(needed_class_bins([*usual, *asked], rows.k))
         state.update(rows, part, self.threads or None, progress, sure_ids=options.get("ids") is not None)
         self._state, self._tasks, self._ids = state, tasks_seen, ids

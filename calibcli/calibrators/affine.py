@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Parameters
+from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Form, Parameters
 from calibcli.calibrators.fitting import fold_of_rows
 from calibcli.calibrators.program import NumPy, Operations
-from calibcli.calibrators.store import Form
 from calibcli.calibrators.store import affine as form
 from calibcli.core import extensions
 from calibcli.core.errors import InputError

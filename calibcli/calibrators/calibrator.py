@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, overload
@@ -14,7 +15,7 @@ from calibcli.core.array_likes import Tensor, array, like, precision
 from calibcli.core.errors import InputError
 from calibcli.core.figure_data import Plot
 from calibcli.core.result import Cell, Estimate, Numbers, Table
-from calibcli.core.shelves import Choice, Shelf
+from calibcli.core.shelves import Choice, Shelf, Traits
 from calibcli.core.statistics import parts
 from calibcli.scores.data_frames import names_of, refuse_moved_columns
 from calibcli.scores.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Floats, Kind, kind_words, logits_of, two_columns
@@ -107,24 +108,76 @@ Array = NDArray[np.float64]
 Parameters = dict[str, NDArray[Any]]
 Progress = Callable[[float, str], None]
 
+
+@dataclass(frozen=True)
+class Form:
+    """Shape and range of one parameter.
+
+    Attributes:
+        shape: a letter per axis: `k` classes, `c` curves (1 for two classes, else k), `n` any number; "" is one number.
+        low, high: range of its values, inclusive.
+        optional: whether it may be missing.
+        whole: whether its values are integers.
+    """
+
+    shape: str = ""
+    low: float = -math.inf
+    high: float = math.inf
+    optional: bool = False
+    whole: bool = False
+
+    def _shape(self, k: int) -> tuple[int, ...]:
+        return tuple({"k": k, "c": 1 if k == 2 else k}.get(letter, -1) for letter in self.shape)
+
+    def size(self, k: int) -> float:
+        """Return the number of its values for k classes; infinite where it may be any."""
+        shape = self._shape(k)
+        return math.inf if -1 in shape else math.prod(shape)
+
+    def problem(self, value: NDArray[Any], k: int) -> str:
+        """Return what is wrong with a value, or ""."""
+        wanted = self._shape(k)
+        if value.ndim != len(wanted) or any(w not in (-1, n) for w, n in zip(wanted, value.shape, strict=True)):
+            text = " x ".join("n" if w < 0 else str(w) for w in wanted) or "one number"
+            return f"has shape {list(value.shape)}, not {text}"
+        if value.dtype.kind not in "fiu" or (value.dtype.kind == "f" and value.dtype.itemsize < 4):
+            return f"is of type {value.dtype}"
+        if value.size == 0 or not np.isfinite(value).all():
+            return "holds values that are not finite numbers"
+        if value.min() < self.low or value.max() > self.high:
+            return f"lies in {value.min():.4g} to {value.max():.4g}, outside {self.low:g} to {self.high:g}"
+        return "is not whole" if self.whole and (value != np.floor(value)).any() else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalerTraits(Traits):
+    """What a method says of itself."""
+
+    map: Callable[[Any, Parameters, Any], Any]
+    """`(o, parameters, logits (n, K)) -> log-probabilities (n, K)`: the program that `map` runs and `export` writes."""
+    form: Mapping[str, Form]
+    """The form of each parameter by name, which reading a calibrator checks, and by which a ranking counts them."""
+    preserves_accuracy: bool | Callable[[Mapping[str, Any]], bool] = False
+    """Whether the predicted class of raw logits is kept, or a function of the options; `keeps_classes` asks for it."""
+    steep: bool = False
+    """Its jumps, steep knots or 1 - p put float32 off by up to .07, so that exports work in float64."""
+    search: Callable[[Mapping[str, Any]], bool] | None = None
+    """Whether settings are chosen by cross-validation, a function of the options; `cross_fit` then does it once."""
+    ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Ends of the range of a parameter that no option of its name sets; a ranking marks fits that lie there."""
+    of_confidence: bool = False
+    """It can be fitted to confidences alone, of which `applicable` lists no others."""
+
+
 SCALERS = Shelf(
     "scaler",
+    ScalerTraits,
     joint="-",
     package="calibcli.calibrators",
     first=("temperature", "focal_temperature", "vector"),
     flag="--method",
 )
-"""An entry is a function `(predictions, context, *, options) -> FittedParameters` with the traits
-
-map: the program `(o, parameters, logits (n, K)) -> log-probabilities (n, K)`, in the operations of `program`.
-steep: whether it has jumps, steep knots or 1 - p, so that float32 is off (by up to .07): runtimes work in float64
-    (optional).
-form: the form of each parameter, `store.Form` by name.
-search: a function of the options, whether settings are chosen by cross-validation (optional).
-preserves_accuracy: True where the predicted class of raw logits is kept; or a function of the options (optional).
-ends: ends of the range of a parameter, by name, unless the option of that name sets it (optional).
-of_confidence: whether it can be fitted to confidences alone (optional).
-"""
+"""An entry is a function `(predictions, context, *, options) -> FittedParameters`."""
 
 TIED = 32  # units in the last place by which rounding can separate equal probabilities, whose logarithms are rounded
 
@@ -179,10 +232,10 @@ class FittedParameters:
     facts: Mapping[str, Cell] = field(default_factory=dict)
 
 
-def keeps_classes(choice: Choice) -> bool:
+def keeps_classes(choice: Choice[ScalerTraits]) -> bool:
     """Return whether a method with its options keeps the predicted class of raw logits."""
-    trait = choice.traits.get("preserves_accuracy")
-    return bool(trait(choice.options)) if callable(trait) else bool(trait)
+    keeps = choice.traits.preserves_accuracy
+    return keeps(choice.options) if callable(keeps) else keeps
 
 
 @dataclass(frozen=True)
@@ -208,7 +261,7 @@ class Scaler:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> Choice[ScalerTraits]:
         return SCALERS.choose(self.spec)
 
     @property
@@ -287,7 +340,7 @@ class Scaler:
         >>> calibcli.fit_scaler(logits, labels).scaler.map(logits[:5]).shape
         (5, 10)
         """
-        z, of = np.asarray(logits), self.choice.traits["map"]
+        z, of = np.asarray(logits), self.choice.traits.map
         out = np.empty(z.shape)
         for rows in parts(len(z)):
             out[rows] = apply(of, self.parameters, z[rows].astype(np.float64, copy=False))

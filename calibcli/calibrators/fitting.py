@@ -15,7 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli import __version__
-from calibcli.calibrators.calibrator import SCALERS, Array, Fit, FitContext, Progress, Scaler, keep_first, keeps_classes
+from calibcli.calibrators.calibrator import (
+    SCALERS,
+    Array,
+    Fit,
+    FitContext,
+    Progress,
+    Scaler,
+    ScalerTraits,
+    keep_first,
+    keeps_classes,
+)
 from calibcli.calibrators.store import shown
 from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
@@ -167,7 +177,7 @@ def fit(
 
 def applicable(top_only: bool = False) -> list[str]:
     """Return the names of the methods for the scores of every class, or for confidences alone."""
-    return [e.name for e in SCALERS if not top_only or "of_confidence" in e.traits]
+    return [e.name for e in SCALERS if not top_only or e.traits.of_confidence]
 
 
 def cross_fit(
@@ -204,7 +214,8 @@ def cross_fit(
         raise InputError(problem, "pass more rows or groups, or fewer folds")
     memory = {} if memory is None else memory
     choice, scalers = SCALERS.choose(spec), []
-    searched = not memory and choice.traits.get("search", lambda options: False)(choice.options)
+    search = choice.traits.search
+    searched = not memory and search is not None and search(choice.options)
     for fold in extensions.steps(range(-searched, folds), lambda fold: f"{spec}: fold {fold + 1} of {folds}", progress):
         if fold < 0:
             fit(spec, predictions, seed=seed, report=False, memory=memory)
@@ -322,7 +333,7 @@ def apply(scaler: Scaler, predictions: Predictions) -> Predictions:
     return dataclasses.replace(mapped, kind=_kind(scaler, predictions))
 
 
-def _refuse_varying(choice: Choice, predictions: Predictions) -> None:
+def _refuse_varying(choice: Choice[ScalerTraits], predictions: Predictions) -> None:
     """Refuse a map of each class by itself where rows have different numbers of classes.
 
     Such a map would give a probability to choices that a question does not have.

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from calibcli.calibrators.affine import curved, each_class, joined, logistic
-from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Parameters
+from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Form, Parameters
 from calibcli.calibrators.fitting import raw_argmax
 from calibcli.calibrators.program import FAR, NumPy, Operations
-from calibcli.calibrators.store import CURVES, CURVES_BY_CLASS, Form
+from calibcli.calibrators.store import CURVES, CURVES_BY_CLASS
 from calibcli.core.number_format import first_few
 from calibcli.core.options import BINS, Count
 from calibcli.core.statistics import TIE, counted

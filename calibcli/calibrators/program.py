@@ -8,7 +8,7 @@ PyTorch, and as programs in Python, JavaScript and C.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from calibcli.scores.likelihood import log_both, log_softmax
 
 Array = NDArray[np.float64]
-Parameters = Mapping[str, NDArray[Any]]
+Parameters = dict[str, NDArray[Any]]
 FAR = 1e30
 """Stands for infinity where infinity minus infinity would give NaN."""
 

@@ -150,7 +150,7 @@ class CrossFittedMethod:
     @property
     def parameters(self) -> float:
         """Number of parameters of the map; infinite for curves, which have as many as the rows decide."""
-        form, k = SCALERS.choose(self.spec).traits["form"], self.after.k
+        form, k = SCALERS.choose(self.spec).traits.form, self.after.k
         return float(sum(one.size(k) for one in form.values() if not one.optional))
 
 
@@ -171,7 +171,7 @@ def _simplest(
 def _at_bound(spec: str, rows: Predictions) -> bool:
     """Return whether most of the fits of a method are at the end of the range of a parameter that was fitted."""
     choice, scores = SCALERS.choose(spec), rows.scores
-    fitted = {name: ends for name, ends in choice.traits.get("ends", {}).items() if choice.options.get(name) is None}
+    fitted = {name: ends for name, ends in choice.traits.ends.items() if choice.options.get(name) is None}
     if not isinstance(scores, FoldedScores) or not fitted:
         return False
     at = [any(float(s.parameters[name]) in ends for name, ends in fitted.items()) for s in scores.scalers]
@@ -294,7 +294,7 @@ def screened(result: Result, ranked: bool = False) -> Result:
 
     def few(e: Estimate) -> bool:
         fitted_or_changed = e.where.whole or e.where.phase == CHANGE
-        compared = not ranked or shelf.traits(e.name).get("compared", True)
+        compared = not ranked or shelf.traits(e.name).compared
         return compared and (fitted_or_changed or shelf.decides(e.name, result.facts))
 
     fine = [key for key, value in result.facts.items() if key.endswith(" status") and value == "ok"]
@@ -332,7 +332,7 @@ def _measure(rows: Predictions, options: RankingOptions, phase: Phase) -> tuple[
     choices = measuring.chosen(rows, asked)
     measured = measuring.read(rows, asked, choices)
     result = scoped(measuring.of_columns(rows, measured, asked, choices), phase, rows.notes)
-    return result, measured if len(measured.nll) else columns(rows, class_bins=(), threads=options.threads)
+    return result, measured if measured.has("nll") else columns(rows, class_bins=(), threads=options.threads)
 
 
 def scoped(measured: Result, phase: Phase, known: Sequence[str]) -> Result:

@@ -6,7 +6,6 @@ No code is ever loaded.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.calibrators.calibrator import SCALERS, Fit, Scaler
+from calibcli.calibrators.calibrator import SCALERS, Fit, Form, Scaler
 from calibcli.core import validation
 from calibcli.core.errors import InputError, UsageError, check_path, refusing
 from calibcli.core.files import atomic, reading
@@ -28,46 +27,6 @@ from calibcli.scores.predictions import Kind
 
 SHOWN = 20  # most numbers of a parameter that are shown one by one
 INF = float("inf")
-
-
-@dataclass(frozen=True)
-class Form:
-    """Shape and range of one parameter.
-
-    Attributes:
-        shape: a letter per axis: `k` classes, `c` curves (1 for two classes, else k), `n` any number; "" is one number.
-        low, high: range of its values, inclusive.
-        optional: whether it may be missing.
-        whole: whether its values are integers.
-    """
-
-    shape: str = ""
-    low: float = -INF
-    high: float = INF
-    optional: bool = False
-    whole: bool = False
-
-    def _shape(self, k: int) -> tuple[int, ...]:
-        return tuple({"k": k, "c": 1 if k == 2 else k}.get(letter, -1) for letter in self.shape)
-
-    def size(self, k: int) -> float:
-        """Return the number of its values for k classes; infinite where it may be any."""
-        shape = self._shape(k)
-        return INF if -1 in shape else math.prod(shape)
-
-    def problem(self, value: NDArray[Any], k: int) -> str:
-        """Return what is wrong with a value, or ""."""
-        wanted = self._shape(k)
-        if value.ndim != len(wanted) or any(w not in (-1, n) for w, n in zip(wanted, value.shape, strict=True)):
-            text = " x ".join("n" if w < 0 else str(w) for w in wanted) or "one number"
-            return f"has shape {list(value.shape)}, not {text}"
-        if value.dtype.kind not in "fiu" or (value.dtype.kind == "f" and value.dtype.itemsize < 4):
-            return f"is of type {value.dtype}"
-        if value.size == 0 or not np.isfinite(value).all():
-            return "holds values that are not finite numbers"
-        if value.min() < self.low or value.max() > self.high:
-            return f"lies in {value.min():.4g} to {value.max():.4g}, outside {self.low:g} to {self.high:g}"
-        return "is not whole" if self.whole and (value != np.floor(value)).any() else ""
 
 
 FLAG = Form(low=0, high=1, optional=True)
@@ -292,7 +251,7 @@ def checked(header: Any, parameters: Mapping[str, Any], source: str, fix: str) -
         classes=None if header.classes is None else tuple(header.classes),
         metadata=dict(header.fit),
     )
-    fault = problem({**scaler.choice.traits["form"], **PREPARED}, scaler.parameters, scaler.k)
+    fault = problem({**scaler.choice.traits.form, **PREPARED}, scaler.parameters, scaler.k)
     if scaler.columns not in ((1, 2) if scaler.k == 2 else (scaler.k,)):
         fault = f"it was fitted on {scaler.columns} columns for {scaler.k} classes"
     if fault:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from calibcli.calibrators.affine import Regression, Shape
-from calibcli.calibrators.calibrator import SCALERS, FitContext, FittedParameters, Parameters
+from calibcli.calibrators.calibrator import SCALERS, FitContext, FittedParameters, Form, Parameters
 from calibcli.calibrators.program import NumPy, Operations
-from calibcli.calibrators.store import Form, affine
+from calibcli.calibrators.store import affine
 from calibcli.calibrators.temperature import block_source, tempered
 from calibcli.scores.likelihood import fit_beta
 from calibcli.scores.predictions import Predictions

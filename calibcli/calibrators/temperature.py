@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from calibcli.calibrators import store
-from calibcli.calibrators.calibrator import SCALERS, FitContext, FittedParameters, Parameters
+from calibcli.calibrators.calibrator import SCALERS, FitContext, FittedParameters, Form, Parameters
 from calibcli.calibrators.fitting import raw_argmax, sample
 from calibcli.calibrators.program import FAR, NumPy, Operations
-from calibcli.calibrators.store import SHARE, Form
+from calibcli.calibrators.store import SHARE
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import BINS, Count
 from calibcli.core.result import Cell, Estimate

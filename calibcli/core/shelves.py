@@ -1,7 +1,9 @@
 """Shelves: registries from which specs such as `name:key=value,key=value` choose.
 
 A shelf holds decorated functions or classes. Their keyword-only parameters are the options of the spec, their
-docstring is the help, and the canonical spec names a choice everywhere (tables, JSON, rules).
+docstring is the help, and the canonical spec names a choice everywhere (tables, JSON, rules). What else there is to
+know of an entry are its traits: the fields of a dataclass, one for each shelf, so that a word that is none of them is
+refused where it is written, by mypy and by Python.
 """
 
 from __future__ import annotations
@@ -11,22 +13,62 @@ import inspect
 import pkgutil
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from calibcli.core import extensions
 from calibcli.core.errors import UsageError, did_you_mean
 from calibcli.core.options import convert, normal, spelled, within
 
 
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What an entry of any shelf may say of itself. A shelf whose entries say more has a subclass of it."""
+
+    called: tuple[str, ...] = ()
+    """Its names in other tools, which the error for an unknown name answers with the name here."""
+    papers: bool = False
+    """Only papers use it: `calib list` has it in a table apart."""
+
+    def __post_init__(self) -> None:
+        own: Any = type(self)  # mypy takes a class whose instances are hashable for one that is not
+        for name, (several, words) in _words(own).items():
+            value = getattr(self, name)
+            if not (words.issuperset(value) if several else value in words):
+                known = ", ".join(sorted(map(repr, words)))
+                raise TypeError(f"{name}={value!r}: not {'all ' * several}of {known}")
+
+    @property
+    def gives(self) -> Sequence[str]:
+        """What lists say of its value, beside what every entry of the shelf gives."""
+        return ()
+
+
+@cache
+def _words(kind: type) -> dict[str, tuple[bool, frozenset[str]]]:
+    """Return which fields of a dataclass have words of a `Literal`, whether several in a tuple, and the words."""
+    found = {}
+    for name, hint in get_type_hints(kind).items():
+        several = get_origin(hint) is tuple
+        word = get_args(hint)[0] if several else hint
+        if get_origin(word) is Literal:
+            found[name] = several, frozenset(get_args(word))
+    return found
+
+
+P = ParamSpec("P")
+T = TypeVar("T", bound=Traits)
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+
 @dataclass(frozen=True)
-class Entry:
+class Entry(Generic[T]):
     """One function or class on a shelf, with its options (defaults and types) and its traits."""
 
     name: str
     target: Callable[..., Any]
-    traits: Mapping[str, Any] = field(default_factory=dict)
+    traits: T
     package: str = ""
     """The installed package that adds it; "" for an entry of calib."""
 
@@ -58,10 +100,10 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Generic[T]):
     """An entry with its options filled in; calling it calls the function or class with those options."""
 
-    entry: Entry
+    entry: Entry[T]
     options: Mapping[str, Any]
 
     @property
@@ -69,7 +111,7 @@ class Choice:
         return self.entry.name
 
     @property
-    def traits(self) -> Mapping[str, Any]:
+    def traits(self) -> T:
         return self.entry.traits
 
     @property
@@ -89,7 +131,7 @@ class Choice:
         return self.entry.target(*args, **{**self.options, **kwargs})
 
 
-_SHELVES: list[Shelf] = []
+_SHELVES: list[Shelf[..., Any]] = []
 
 
 def alike(spec: str, classes: int = 0) -> set[str]:
@@ -105,12 +147,13 @@ def alike(spec: str, classes: int = 0) -> set[str]:
     return specs
 
 
-class Shelf:
+class Shelf(Generic[P, T]):
     """Named definitions of one kind (`metric`, `scaler`, `loss`, ...), chosen by spec string."""
 
     def __init__(
         self,
         kind: str,
+        traits: Callable[P, T],
         joint: str = "_",
         package: str = "",
         first: Sequence[str] = (),
@@ -120,6 +163,7 @@ class Shelf:
     ) -> None:
         """
         Args:
+            traits: the dataclass of what its entries say of themselves; `add` takes its fields.
             joint: the character between the words of a name in lists and messages.
             package: the package whose files hold the entries; they are imported when entries are first needed.
             first: the most used entries, which are listed first; the others follow by name.
@@ -127,16 +171,17 @@ class Shelf:
             flag: the repeatable option that takes a spec.
             elsewhere: names of other tools that no entry is: one that is spelled like them would be something else.
         """
-        self.kind, self.joint, self._package, self._first = kind, joint, package, list(first)
+        self.kind, self._traits = kind, traits
+        self.joint, self._package, self._first = joint, package, list(first)
         self._flag, self._elsewhere = flag, elsewhere
         self._usual = [f"{package}.{file}" for file in usual]
-        self.shortest: Callable[[Choice, int], Choice] = lambda choice, classes: choice
+        self.shortest: Callable[[Choice[T], int], Choice[T]] = lambda choice, classes: choice
         """Shorten a choice for a number of classes, on which the meaning of an option may depend."""
         _SHELVES.append(self)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, Entry[T]] = {}
 
     @property
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, Entry[T]]:
         """All entries by name: the most used first, the others sorted, whatever the order of imports."""
         if self._package:
             package, self._package = self._package, ""
@@ -147,7 +192,7 @@ class Shelf:
             self._entries = {name: self._entries[name] for name in names}
         return self._entries
 
-    def entry(self, name: str) -> Entry | None:
+    def entry(self, name: str) -> Entry[T] | None:
         """Return the entry with this name in any spelling, or None; imports as few files as possible."""
         if (entry := self._entries.get(name)) is not None:
             return entry
@@ -174,10 +219,15 @@ class Shelf:
             failed.append(error)
         return failed
 
-    def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:
-        """Return a decorator that puts a function or class on the shelf under `name` (default: its own name)."""
+    def add(self, name: str = "", /, *args: P.args, **kwargs: P.kwargs) -> Callable[[Target], Target]:
+        """Return a decorator that puts a function or class on the shelf under `name` (default: its own name).
 
-        def put(target: Any) -> Any:
+        Raises:
+            TypeError: the shelf has no such trait, one that it needs is missing, or has a word that it may not have.
+        """
+        traits = self._traits(*args, **kwargs)
+
+        def put(target: Target) -> Target:
             key = normal(name or target.__name__)
             package = "" if target.__module__.startswith("calibcli.") else extensions.loading()
             if key in self._entries:
@@ -191,7 +241,7 @@ class Shelf:
 
         return put
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[Entry[T]]:
         return iter(self.entries.values())
 
     def __contains__(self, name: str) -> bool:
@@ -209,13 +259,13 @@ class Shelf:
         if normal(name) in self._elsewhere:
             return UsageError(problem, f"it is not measured here: calib list {self.kind}s has those that are")
         for entry in self:
-            if {normal(name), normal(spec)} & {*entry.traits.get("called", ())}:
+            if {normal(name), normal(spec)} & {*entry.traits.called}:
                 return UsageError(problem, f"did you mean '{entry.name}'?")
         self.load_packaged()
         known = [entry.name.replace("_", self.joint) for entry in self]
         return UsageError(problem, did_you_mean(normal(name).replace("_", self.joint), known))
 
-    def choose(self, spec: str, **defaults: Any) -> Choice:
+    def choose(self, spec: str, **defaults: Any) -> Choice[T]:
         """Parse `name:key=value,...` into a Choice.
 
         Args:

@@ -261,9 +261,9 @@ def known(gate: Gate) -> None:
     Raises:
         UsageError: no column of the kept rows is the metric, or it has options.
     """
-    if "kept" not in traits(gate.metric) or ":" in gate.metric:
+    if not traits(gate.metric).kept or ":" in gate.metric:
         problem = f"{gate.at}{gate.metric} is not compared with a baseline row by row"
-        raise UsageError(problem, did_you_mean(gate.metric, [e.name for e in METRICS if "kept" in e.traits]))
+        raise UsageError(problem, did_you_mean(gate.metric, [e.name for e in METRICS if e.traits.kept]))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -295,7 +295,7 @@ class BaselineRows(Keys):
 
     def column(self, metric: str) -> Array:
         """Return the (N,) values of a metric."""
-        return np.asarray(getattr(self, traits(metric)["kept"]), dtype=np.float64)
+        return np.asarray(getattr(self, traits(metric).kept), dtype=np.float64)
 
     def pack(self) -> dict[str, Any]:
         """Pack the rows as plain data for a result file.
@@ -389,7 +389,7 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "", sample: Sam
     salt = salt or secrets.token_hex(8)
     gain, beta, cost = np.full(predictions.n, np.nan), np.ones(predictions.n), 0.0
     curvature: float | None = None
-    if len(columns.nll) and np.isfinite(columns.nll).all():  # other metrics are compared without gains
+    if columns.has("nll") and np.isfinite(columns.nll).all():  # other metrics are compared without gains
         cross_fit = (sample or Sample.of(columns, predictions)).acyclic.once(crossed)
         if cross_fit is not None:
             z, y, w = predictions.logits, predictions.labels, predictions.weights
@@ -401,8 +401,9 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "", sample: Sam
                 most = average(columns.nll - nll_rows(z, y, whole.usable), w)
                 cost = max(cost, (most - average(gains, w)) / FITTED)
                 curvature = float(np.mean([fit.hessian for fit in fits]))
-    known = {"nll": columns.nll, "brier": columns.brier, "gain": gain, "beta": beta}
-    known |= {"least": -np.log(columns.confidence), "most": columns.most}
+    # a comparison in metrics that read some columns alone keeps no others
+    known = {name: columns.numbers.get(name, np.empty(0)) for name in ("nll", "brier", "most")}
+    known |= {"least": -np.log(columns.confidence), "gain": gain, "beta": beta}
     kept: dict[str, Any] = {key: known[key].astype(dtype.replace("<", "=")) for key, dtype in KEPT.items()}
     return BaselineRows(
         **vars(keys(predictions, salt)), salt=salt, correct=columns.correct, cost=cost, curvature=curvature, **kept
@@ -420,14 +421,14 @@ def difference(
     values = new.column(metric)[i] - base.column(metric)[j]
     if not np.isfinite(values).all():
         fitted = np.isfinite(new.nll[i]).all() and np.isfinite(base.nll[j]).all()
-        return UNFITTED if traits(metric).get("refitted") and fitted else IMPOSSIBLE
+        return UNFITTED if traits(metric).rows == "cross_fitted" and fitted else IMPOSSIBLE
     pick = [None if column is None else column[i] for column in (weights, groups)]
     mean = WeightedMean(values, pick[0], counts, pick[1])
     if lacking := mean.lacking or few_carry(mean.weights, counts, mean.groups):
         return lacking
     low, top = reach(new, base, pairing, metric)
     lost = (0.0, 0.0)
-    if traits(metric).get("refitted"):
+    if traits(metric).rows == "cross_fitted":
         curvature = new.curvature if base.curvature is None else base.curvature
         lost = (
             FITTED * base.cost + moved(mean.dearest(base.most[j].astype(np.float64)), curvature),
@@ -487,9 +488,9 @@ def unshared(
 def _possible(rows: BaselineRows, metric: str) -> tuple[float, float]:
     """Return the smallest and the largest value that a row of this evaluation could have with any label."""
     known = traits(metric)
-    if not (known.get("by_label") or known.get("refitted")):
-        return known["values"].low, known["values"].high
-    low, high = _range(rows, bool(known.get("refitted")))
+    if known.rows not in ("log_loss", "cross_fitted"):
+        return known.values.low, known.values.high
+    low, high = _range(rows, known.rows == "cross_fitted")
     return float(low.min()), float(high.max())
 
 
@@ -509,10 +510,10 @@ def moved(dearest: float, curvature: float | None) -> float:
 def reach(new: BaselineRows, base: BaselineRows, pairing: Pairing, metric: str) -> tuple[End, End]:
     """Return how far below and above 0 the difference of any row, or of each, may be: see `metrics.paired.reach`."""
     known = traits(metric)
-    if not (known.get("by_label") or known.get("refitted")):
-        width = known["values"].high - known["values"].low
+    if known.rows not in ("log_loss", "cross_fitted"):
+        width = known.values.high - known.values.low
         return -width, width
-    gain = bool(known.get("refitted"))
+    gain = known.rows == "cross_fitted"
     low, top = (end[pairing.new] for end in _range(new, gain))
     base_low, base_top = (end[pairing.base] for end in _range(base, gain))
     return paired.reach((base_low, base_top), (low, top))

@@ -174,7 +174,7 @@ def _difference_claim(rule: LimitRule, alpha: float, delta: MeanDifference, n: i
         **ends,
         level=1 - 2 * alpha,
         sided="each",
-        unit="nats" if traits(gate.metric)["unit"] == "nats" else "",
+        unit="nats" if traits(gate.metric).unit == "nats" else "",
         better="higher" if rule.side == "min" else "lower",
         how=f"mean of differences on the same rows, score form with unseen rows{delta.mean.clustered}",
         n=n,
@@ -214,7 +214,7 @@ def rules_plot(checks: Sequence[Check]) -> list[Plot]:
 
 def _tables(source: Source, config: Config) -> list[Table]:
     """Tabulate ECE and accuracy of every slice of the columns in `[data] slices` that no gate judges."""
-    judged = {gate.by for gate in config.gates if traits(gate.name).get("table_bounds")}
+    judged = {gate.by for gate in config.gates if traits(gate.name).table_bounds}
     if not isinstance(source, RecordedOutputs):
         return []
     tables = []
@@ -334,7 +334,7 @@ class Baselines:
         if isinstance(self.source, RecordedOutputs):
             predictions, table = self.source.predictions, self.source.whole.columns
             # where no gate reads the NLL, the pass for the gates left it out
-            table = table if len(table.nll) else columns(predictions, class_bins=())
+            table = table if table.has("nll") else columns(predictions, class_bins=())
             return baseline.rows(predictions, table)
         return kept_rows(self.source.result, self.source.source)
 

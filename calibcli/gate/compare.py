@@ -23,7 +23,7 @@ from calibcli.gate.baseline import Pairing, Unpaired, pair
 from calibcli.gate.verdicts import at_level
 from calibcli.metrics import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known, paired, shelf
 from calibcli.metrics.paired import Paired, outside, shown
-from calibcli.metrics.shelf import traits
+from calibcli.metrics.shelf import MetricTraits, traits
 from calibcli.scores.columns import Columns
 from calibcli.scores.predictions import Array, Predictions, notes_of
 
@@ -128,15 +128,17 @@ class Difference:
     p: float | None = None
 
 
-def difference(first: ComparedModel, second: ComparedModel, choice: Choice, values: Sequence[Estimate]) -> Difference:
+def difference(
+    first: ComparedModel, second: ComparedModel, choice: Choice[MetricTraits], values: Sequence[Estimate]
+) -> Difference:
     """Compare two models in one metric on the rows that both have, paired where the metric allows.
 
     Where it does not, the difference comes from the two intervals. A number that is missing in one model ends the
-    comparison, but for a metric whose rows depend on a fit to others (`refitted`), which is known row by row anyway.
+    comparison, but for a metric whose rows depend on a fit to others (`cross_fitted`): it is known row by row anyway.
     """
     common: dict[str, Any] = {"name": choice.spec, "unit": values[1].unit, "better": values[1].better}
     common |= WHOLE.minus(second.name, first.name).fields
-    if any(e.value is None for e in values) and not choice.traits.get("refitted"):
+    if any(e.value is None for e in values) and choice.traits.rows != "cross_fitted":
         return combined(values[0], values[1], second.name, first.name)
     change = _paired(first, second, choice)
     if change is None:
@@ -149,7 +151,7 @@ def difference(first: ComparedModel, second: ComparedModel, choice: Choice, valu
     return Difference(second.name, estimate, change.p if change.bounded else None)
 
 
-def _paired(first: ComparedModel, second: ComparedModel, choice: Choice) -> Paired | str | None:
+def _paired(first: ComparedModel, second: ComparedModel, choice: Choice[MetricTraits]) -> Paired | str | None:
     """Compare row by row as a gate against a baseline does, where it does, so that both give the same numbers.
 
     A gate compares the metrics whose rows a baseline keeps (trait `kept`): how far the difference of a row may go
@@ -160,10 +162,10 @@ def _paired(first: ComparedModel, second: ComparedModel, choice: Choice) -> Pair
     every = np.arange(p.n)
     pairing = Pairing(new=every, base=every, how="")
     counts = p.weight_kind == "count"
-    if choice.traits.get("refitted"):
+    if choice.traits.rows == "cross_fitted":
         gain = baseline.difference(second.rows, first.rows, pairing, choice.name, p.weights, counts, p.groups)
         return gain if isinstance(gain, str) else gain.paired(LEVEL)
-    kept = "kept" in choice.traits
+    kept = choice.traits.kept
     ends = baseline.reach(second.rows, first.rows, pairing, choice.name) if kept else None
     return paired.difference(first.sample, second.sample, choice, LEVEL, ends)
 
@@ -220,7 +222,7 @@ def scores(
         InputError: the rows are not the same.
     """
     first = inputs[0]
-    default = [name for name in DEFAULT if traits(name).get("compared", True)]  # differences of the others say nothing
+    default = [name for name in DEFAULT if traits(name).compared]  # differences of the others say nothing
     choices = choose(known(default, first.top_only) if specs is None else specs, first.k, first.top_only)
     models, pairing = _aligned(inputs, names, choices)
     values = [estimates(m.sample, choices, level=LEVEL) for m in extensions.steps(models, lambda m: m.name)]
@@ -269,7 +271,7 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
 
 
 def _aligned(
-    inputs: Sequence[Predictions], names: Sequence[str], choices: Sequence[Choice]
+    inputs: Sequence[Predictions], names: Sequence[str], choices: Sequence[Choice[MetricTraits]]
 ) -> tuple[list[ComparedModel], str]:
     """Restrict the models to their shared rows, in the order of the first; also return how rows were paired."""
     first = inputs[0]
@@ -335,8 +337,8 @@ def _result(
         return result
 
     def few(e: Estimate) -> bool:
-        """Whether a screen shows a difference first: of all rows rather than of a part, unless its metric says so."""
-        shown = traits(e.name).get("on_compare_screen", not e.where.parts)
+        """Whether a screen shows a difference first: of all rows rather than of a part, if its metric allows it."""
+        shown = traits(e.name).first_screen != "one model" and not e.where.parts
         return shelf.decides(e.name, result.facts) and shown
 
     return dataclasses.replace(result, estimates=shelf.tiered(changes, few))

@@ -31,7 +31,7 @@ from calibcli.metrics import Sample, binned_bounds, choose, columns_of, estimate
 from calibcli.metrics.binned_bounds import Method, norm_quantile
 from calibcli.metrics.intervals import End, MeanOf, WeightedMean
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.metrics.shelf import Statistic
+from calibcli.metrics.shelf import MetricTraits, Statistic
 from calibcli.scores.columns import Edges, bin_index, columns
 from calibcli.scores.likelihood import fit_beta, log_softmax, nll_rows
 from calibcli.scores.predictions import PickedScores, Predictions
@@ -498,13 +498,13 @@ def _need(gate: Gate, a: Assumptions) -> Need:
         verdicts.resolved(gate, "", k)
         return _against_baseline(gate, a)
     choice = choose([gate.metric], k, a.pilot is not None and a.pilot.top_only)[0]
-    resolved = verdicts.resolved(gate, str(choice.traits.get("better", "")), k)
+    resolved = verdicts.resolved(gate, choice.traits.better, k)
     side, limit = resolved.side, resolved.limit
     values = verdicts.possible(choice.spec, k)
     if a.truth is not None and not values.low <= a.truth <= values.high:
         problem = f"--truth {a.truth:g} is out of range: {choice.name} is {values}"
         raise UsageError(problem, f"pass a value that is {values}")
-    if choice.traits.get("table_bounds"):
+    if choice.traits.table_bounds:
         return _ece(choice.options, choice.spec, limit, a)
     pilot = _rows_of(a)
     sample = Sample.of(columns_of(pilot, [choice]), pilot, a.seed)
@@ -518,12 +518,12 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     truth = _truth(choice, e.value, a)
     sd = (e.se or 0.0) * math.sqrt(e.n)
     at_limit = sd
-    if choice.traits.get("zero_one"):  # an exact interval takes the spread that the limit implies
+    if choice.traits.rows == "zero_one":  # an exact interval takes the spread that the limit implies
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
     arguments: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.slices}
     arguments |= _steps(statistic, truth)
     own = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
-    if choice.traits.get("zero_one") and 0 < limit < 1 and pilot.weights is None and pilot.groups is None:
+    if choice.traits.rows == "zero_one" and 0 < limit < 1 and pilot.weights is None and pilot.groups is None:
         del arguments["at_limit"]
         chances = _chances(lambda truth: share_power(min(max(truth, 0.0), 1.0), limit, **arguments), truth, own)
     else:
@@ -574,8 +574,8 @@ def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
 def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     """Plan a gate against a baseline, for a new model whose logits are `logit_factor` times those of the baseline."""
     choice = choose([gate.metric], a.n_classes if a.pilot is None else a.pilot.k)[0]
-    gain = bool(choice.traits.get("refitted"))
-    if choice.traits.get("zero_one"):
+    gain = choice.traits.rows == "cross_fitted"
+    if choice.traits.rows == "zero_one":
         raise UsageError("a factor on the logits changes no accuracy", "plan temperature_gain, nll or brier")
     pilot = _rows_of(a)
     z, y = pilot.logits, pilot.labels
@@ -630,14 +630,14 @@ def _rows_of(a: Assumptions) -> Predictions:
     return a.pilot if a.pilot is not None else synthetic_model(a.accuracy, a.n_classes)[0]
 
 
-def _truth(choice: Choice, measured: float, a: Assumptions) -> float:
+def _truth(choice: Choice[MetricTraits], measured: float, a: Assumptions) -> float:
     """Return the value that a metric is planned for: as asked, or that of the pilot or of the synthetic population."""
     if a.truth is not None or a.pilot is not None:
         return measured if a.truth is None else a.truth
     population = synthetic_model(a.accuracy, a.n_classes)[1]
     statistic = choice(Sample.of(columns_of(population, [choice]), population))
     value = measured if statistic.value is None else float(statistic.value)
-    return a.accuracy if choice.traits.get("zero_one") and abs(value - a.accuracy) < SAME else value
+    return a.accuracy if choice.traits.rows == "zero_one" and abs(value - a.accuracy) < SAME else value
 
 
 def _plot(need: Need, estimate: Estimate, a: Assumptions) -> Plot:

@@ -25,10 +25,10 @@ from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.binned_bounds import Bounds, table_bounds
 from calibcli.metrics.diagrams import reliability
 from calibcli.metrics.report import class_names
-from calibcli.metrics.shelf import names_read, reads_scores, traits
+from calibcli.metrics.shelf import MetricTraits, names_read, reads_scores, traits
 from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import Columns, GatheredParts, columns, rows_by
-from calibcli.scores.histogram import NAMES
+from calibcli.scores.histogram import NAMES, ColumnName
 from calibcli.scores.predictions import Ints, Predictions
 from calibcli.scores.repeated_samples import Repeats
 
@@ -56,7 +56,7 @@ class RecordedOutputs:
         return Part(table, lambda: rows, self.config.seed)  # not `self`: without a cycle the rows are freed at once
 
     @property
-    def _names(self) -> Sequence[str]:
+    def _names(self) -> Sequence[ColumnName]:
         """Return the columns that the gates read."""
         gates = self.config.gates
         if not gates or any(gate.baseline for gate in gates):
@@ -113,7 +113,7 @@ class RecordedOutputs:
         p = self.predictions
         return p.weights, p.weight_kind == "count", p.groups
 
-    def judged(self, gate: Gate) -> Choice:
+    def judged(self, gate: Gate) -> Choice[MetricTraits]:
         """Return the metric of a gate with its options.
 
         Raises:
@@ -132,7 +132,7 @@ class RecordedOutputs:
         """Return the direction of the gate's metric: `lower`, `higher`, `zero` or ""."""
         if gate.scope:
             raise UsageError(f"{gate.at}scope = '{gate.scope}' chooses among the numbers of a result", "leave it out")
-        return str(self.judged(gate).traits.get("better", ""))
+        return self.judged(gate).traits.better
 
     def slices(self, gate: Gate) -> Mapping[str, Part] | str:
         """Return the parts that the gate judges, by name; {"": all rows} without slices."""
@@ -202,7 +202,7 @@ class RecordedOutputs:
         """Measure the metric of a part, with the bounds that its verdict needs; `family` claims are made together."""
         choice = self.judged(rule.gate)
         with closing(part):
-            if choice.traits.get("table_bounds"):
+            if choice.traits.table_bounds:
                 return self._ece(choice, part, rule.limit, alpha, family)
             error = rule.error(alpha, family)
             near = self._measured(part, choice, alpha)
@@ -210,7 +210,7 @@ class RecordedOutputs:
                 near = dataclasses.replace(near, detail={**near.detail, "groups": len(np.unique(part.columns.groups))})
             return claim(near, alpha, near if error == alpha else self._measured(part, choice, error), error)
 
-    def _measured(self, part: Part, choice: Choice, error: float) -> Estimate:
+    def _measured(self, part: Part, choice: Choice[MetricTraits], error: float) -> Estimate:
         """Measure the metric with bounds that each hold at 1 - error.
 
         They are a two-sided interval of level 1 - 2 error or two one-sided bounds of level 1 - error, whichever the
@@ -220,13 +220,15 @@ class RecordedOutputs:
         one_sided = estimate.sided != "two" and estimate.level is not None
         return self._at(part, choice, 1 - error) if one_sided else estimate
 
-    def _at(self, part: Part, choice: Choice, level: float) -> Estimate:
+    def _at(self, part: Part, choice: Choice[MetricTraits], level: float) -> Estimate:
         key = (choice.spec, level)
         if key not in part.memo:
             [part.memo[key]] = estimates(part.sample(choice), [choice], level=level)
         return part.memo[key]
 
-    def _ece(self, choice: Choice, part: Part, limit: float, alpha: float, family: int) -> SupportedClaim | str:
+    def _ece(
+        self, choice: Choice[MetricTraits], part: Part, limit: float, alpha: float, family: int
+    ) -> SupportedClaim | str:
         bounds = self.bounds(choice, part, alpha, family)
         if reason := bounds.reason or part.sample(choice).few_carry:
             estimate = dataclasses.replace(ece_estimate(bounds, choice.spec), low=None, high=None, reason=reason)
@@ -240,7 +242,7 @@ class RecordedOutputs:
         estimate, error = ece_estimate(bounds, choice.spec), alpha / family
         return SupportedClaim(estimate=estimate, low=bounds.lower, high=bounds.upper, error=error, needed=needed)
 
-    def bounds(self, choice: Choice, part: Part, alpha: float, family: int = 1) -> Bounds:
+    def bounds(self, choice: Choice[MetricTraits], part: Part, alpha: float, family: int = 1) -> Bounds:
         """Return the ECE of a part with its bounds."""
         ece = choice(part.sample(choice))
         return table_bounds(ece.view, ece.table, alpha=alpha, family=family, method=self.config.bounds)
@@ -273,7 +275,7 @@ class Part:
     def columns(self) -> Columns:
         return self.whole if self.index is None else self.whole.take(self.index)
 
-    def sample(self, choice: Choice) -> Sample:
+    def sample(self, choice: Choice[MetricTraits]) -> Sample:
         """Return the sample that a metric is measured on, without scores where the columns are enough."""
         key = choice.spec if reads_scores(choice) else ""
         if key and key not in self.samples:
@@ -348,7 +350,7 @@ class Results:
     def design(self) -> tuple[Any, bool, Any]:
         return None, False, None
 
-    def judged(self, gate: Gate) -> Choice | None:
+    def judged(self, gate: Gate) -> Choice[MetricTraits] | None:
         """Return the metric with its options; None where it is not one of scores (an eigenvalue, a missing number)."""
         names = sorted({e.name for e in self._estimates(gate)})
         return METRICS.choose(names[0]) if names and names[0].partition(":")[0] in METRICS else None
@@ -356,7 +358,7 @@ class Results:
     def better(self, gate: Gate) -> str:
         name = gate.name
         if name in METRICS:
-            return str(METRICS.entries[name].traits.get("better", ""))
+            return METRICS.entries[name].traits.better
         if name in CURVATURE:
             return "lower"
         candidates = self._estimates(gate)
@@ -411,7 +413,7 @@ class Results:
             why = f"its interval is of level {estimate.level:g}, too short for alpha {alpha:g}: measure it again"
             estimate = dataclasses.replace(estimate, reason=why)
         supported = claim(estimate, alpha, estimate, rule.error(alpha, family))
-        return dataclasses.replace(supported, scales=not traits(estimate.name).get("table_bounds"))
+        return dataclasses.replace(supported, scales=not traits(estimate.name).table_bounds)
 
     def _estimates(self, gate: Gate) -> list[Estimate]:
         """Return the estimates of the gate's metric: those of its spec, else those of its name with any options."""
@@ -454,7 +456,7 @@ def _credible(e: Estimate, source: str) -> None:
         raise InputError(f"{what} is not written as '{spec}'", fix)
     if e.value is None:
         return
-    values = METRICS.entries[name].traits["values"]
+    values = METRICS.entries[name].traits.values
     if not values.low - 1e-9 <= e.value <= values.high + 1e-9:
         raise InputError(f"{what} is {e.value:g}, and a {name} is {values}", fix)
     if e.n is None:

@@ -21,7 +21,7 @@ from calibcli.core.statistics import normal_quantile
 from calibcli.gate import baseline
 from calibcli.gate.config import Gate
 from calibcli.metrics import METRICS
-from calibcli.metrics.shelf import NO_GATE
+from calibcli.metrics.shelf import NO_GATE, MetricTraits
 
 # What a rule asks for: a side and a limit that lies among the values of its metric.
 
@@ -117,9 +117,8 @@ def possible(metric: str, k: int | None = None) -> Range:
         choice = METRICS.choose(metric)
     except UsageError:  # a spec with bad options is refused elsewhere; here the range of the default spec serves
         choice = METRICS.choose(name)
-    narrowed = choice.traits.get("narrowed")
-    values: Range = narrowed(k, choice.options) if narrowed else choice.traits["values"]
-    return values
+    narrowed = choice.traits.narrowed
+    return narrowed(k, choice.options) if narrowed else choice.traits.values
 
 
 def _percent(number: float, most: float) -> str:
@@ -285,15 +284,15 @@ def rows_by_scaling(e: Estimate, side: Side, limit: float) -> int | None:
 # Which of the binned calibration errors a gate judges, and what its PASS cannot show.
 
 
-def kind(choice: Choice | None) -> str:
+def kind(choice: Choice[MetricTraits] | None) -> str:
     """Describe how a metric is binned and of which probability, such as `binned, 15 bins`; "" for other metrics."""
-    if choice is None or not choice.traits.get("binned"):
+    if choice is None or not choice.traits.gaps:
         return ""
     options = choice.options
     text = f"binned, {options['bins']} bins"
     if "method" in options:
         text += " of equal mass"
-    if "class_bins" in choice.traits:
+    if choice.traits.class_bins:
         text += " per class"
     if options.get("edges", "right") != "right":
         text += f", {options['edges']} edges"

@@ -10,12 +10,15 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from calibcli.core import number_format
 from calibcli.core.result import Estimate, Result
+
+if TYPE_CHECKING:
+    from calibcli.metrics.shelf import MetricTraits
 
 FACT = "headline"
 Sentence = Callable[[Result], str]
@@ -70,7 +73,7 @@ def base(spec: str) -> str:
     return spec.partition(":")[0]
 
 
-def traits(spec: str) -> Mapping[str, Any]:
+def traits(spec: str) -> MetricTraits:
     """Return the traits of a metric from its shelf entry."""
     from calibcli.metrics import shelf  # loads NumPy, which `calib --help` must not wait for
 
@@ -80,7 +83,7 @@ def traits(spec: str) -> Mapping[str, Any]:
 def name(spec: str) -> str:
     """Name a metric for a sentence: `ECE`, `ECE (bins=30)`, `mean confidence`."""
     own, _, options = spec.partition(":")
-    label = OTHERS.get(own) or traits(own).get("label", own.replace("_", " "))
+    label = OTHERS.get(own) or traits(own).label or own.replace("_", " ")
     return f"{label} ({options.replace(',', ', ')})" if options else label
 
 
@@ -91,8 +94,8 @@ def first(result: Result, name: str, scope: str = "") -> Estimate | None:
 
 def error(result: Result, scope: str = "") -> Estimate | None:
     """Return the most important calibration error that has a value; or None."""
-    errors = [e for e in _valued(result, scope) if "error" in traits(e.name)]
-    return min(errors, key=lambda e: traits(e.name)["error"], default=None)
+    errors = [e for e in _valued(result, scope) if traits(e.name).error]
+    return min(errors, key=lambda e: traits(e.name).error, default=None)
 
 
 def _valued(result: Result, scope: str) -> Iterator[Estimate]:

@@ -81,7 +81,7 @@ def _advice(check: Check) -> str:
     rows = f"about {check.n_needed:,} rows" + (f" ({more:,} more)" if more > 0 else "")
     rows += f" in {groups:,} groups" if groups else ""
     done = [f"{rows} would decide it if the value stays"]
-    if e is not None and traits(e.name).get("table_bounds") and "score" in e.how and "sharp" not in e.how:
+    if e is not None and traits(e.name).table_bounds and "score" in e.how and "sharp" not in e.how:
         done.append("sharper bounds may (--bounds sharp)")
     done.append("see calib plan --from FILE")
     if check.fatal:

@@ -61,7 +61,7 @@ def _from_to(result: Result, metric: str) -> str:
 def _words(result: Result) -> str:
     """List what is better, worse or not shown to differ, and whether predicted classes changed."""
     losses = [e for e in result.estimates if e.scope == CHANGE and e.better == "lower" and e.value is not None]
-    losses.sort(key=lambda e: "error" in traits(e.name))  # calibration errors after the proper scores
+    losses.sort(key=lambda e: traits(e.name).error > 0)  # calibration errors after the proper scores
     changes = {e.name: e for e in losses}
     better = [name(key) for key, e in changes.items() if side(e) == "below"]
     worse = [name(key) for key, e in changes.items() if side(e) == "above"]

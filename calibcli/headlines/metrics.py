@@ -256,7 +256,7 @@ def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], 
     own = result.by_scope[scope]
     subject = _subject(own[0].where)
     # a different saving by a temperature makes no model better
-    own = sorted([e for e in own if not traits(e.name).get("refitted")] or own, key=_place)
+    own = sorted([e for e in own if traits(e.name).rows != "cross_fitted"] or own, key=_place)
     real = [e for e in own if _holds(e, verdicts)]
     better = [e for e in real if (side(e) == "below") == (e.better == "lower") and e.better in ("lower", "higher")]
     worse = [e for e in real if e not in better and e.better in ("lower", "higher")]
@@ -280,8 +280,7 @@ def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], 
 def _place(e: Estimate) -> int:
     """Order differences: by the trait `named` of metrics, then the curvature, then all others."""
     name = base(e.name)
-    place: int = LAST + OTHERS.index(name) if name in OTHERS else traits(name).get("named", LAST + len(OTHERS))
-    return place
+    return LAST + OTHERS.index(name) if name in OTHERS else traits(name).named or LAST + len(OTHERS)
 
 
 def _with_numbers(estimates: list[Estimate]) -> str:

@@ -271,7 +271,7 @@ def _one_change(d: Floats) -> Floats:
 # the event, class 1, and `accuracy` its frequency; `of=top` measures the predicted class instead, which folds P(event)
 # at one half.
 
-_error = partial(METRICS.add, values=UNIT, better="lower", unit="probability", binned=True)
+_error = partial(METRICS.add, values=UNIT, better="lower", unit="probability")
 
 
 def _signed(times_rho: float, times_mass: float = 0.0, root: bool = False) -> Bound:
@@ -311,13 +311,11 @@ def _debiased(at: PlacedRows, options: Mapping[str, Any], value: float) -> float
     label="ECE",
     called=("expected_calibration_error", "calibration_error"),
     table_bounds=True,
-    raised=True,
-    two_sided=True,
+    gaps="both_signs",
     debiased="ece2_debiased",
     error=1,
     named=2,
-    first_screen="always",
-    of_parts=True,
+    first_screen="slices too",
 )
 def ece(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini et al. 2015; Guo et al. 2017).
@@ -331,7 +329,7 @@ def ece(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = 
     return Ece(sample.view(of), sample.view(of).width_bins(bins, edges), l1)
 
 
-@_error(condensed=_largest, largest_gap=True, compared=False)
+@_error(condensed=_largest, gaps="largest", compared=False)
 def mce(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Maximum calibration error, max_b |gap_b| over filled equal-width bins (Naeini et al. 2015).
 
@@ -341,7 +339,7 @@ def mce(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = 
     return Unbounded(sample.view(of), sample.view(of).width_bins(bins, edges), largest)
 
 
-@_error(condensed=_signed(4.0, 2.0, root=True), raised=True, two_sided=True, error=4)
+@_error(condensed=_signed(4.0, 2.0, root=True), gaps="both_signs", error=4)
 def ece_l2(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Root mean square calibration error, (Σ_b w_b gap_b²)^½ over equal-width bins.
 
@@ -353,7 +351,7 @@ def ece_l2(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), l2)
 
 
-@_error(condensed=_signed(2.0), raised=True, papers=True)
+@_error(condensed=_signed(2.0), gaps="one_sign", papers=True)
 def oce(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfident part of the ECE, Σ_b max(d_b, 0); `oce` + `uce` = `ece`.
 
@@ -368,7 +366,7 @@ def oce(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = 
 @_error(
     narrowed=lambda k, options: Range(0, 1 if k in (None, 2) else 1 - 1 / k),
     condensed=_signed(2.0),
-    raised=True,
+    gaps="one_sign",
     papers=True,
 )
 def uce(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
@@ -382,7 +380,7 @@ def uce(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = 
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), under)
 
 
-@_error(condensed=_signed(2.0, 4.0), raised=True, papers=True)
+@_error(condensed=_signed(2.0, 4.0), gaps="one_sign", papers=True)
 def overconfidence_error(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan et al. 2019).
 
@@ -395,8 +393,7 @@ def overconfidence_error(sample: Sample, *, bins: Count = BINS, edges: Edges = "
 @_error(
     condensed=_equal_mass,
     label="AdaECE",
-    raised=True,
-    two_sided=True,
+    gaps="both_signs",
     debiased="ece2_debiased",
     error=3,
     called=("ace", "adaptive_calibration_error", "adaptive_ece"),
@@ -419,8 +416,8 @@ def adaece(sample: Sample, *, bins: Count = BINS, method: Equal = "split-merge",
     values=SIGNED,
     better="lower",
     unit="",
-    binned=True,
     condensed=_debiased,
+    gaps="squares",
     label="debiased squared ECE",
     error=6,
 )
@@ -505,7 +502,14 @@ def _of_classes(k: int | None, options: Mapping[str, Any]) -> Range:
     return Range(0, math.sqrt(2 / k) if options["norm"] == "l2" else 2 / k) if k else UNIT
 
 
-@_error(narrowed=_of_classes, class_bins=class_bins, label="classwise ECE", error=5)
+@_error(
+    narrowed=_of_classes,
+    reads=("confidence", "rest", "nll"),
+    class_bins=class_bins,
+    gaps="of_classes",
+    label="classwise ECE",
+    error=5,
+)
 def classwise_ece(
     sample: Sample,
     *,

@@ -30,7 +30,7 @@ import numpy as np
 from calibcli.core.result import Estimate
 from calibcli.core.shelves import Choice
 from calibcli.metrics.intervals import MeanOf
-from calibcli.metrics.shelf import Of, Sample, reads_scores
+from calibcli.metrics.shelf import MetricTraits, Of, Sample, reads_scores
 from calibcli.scores.columns import Columns
 from calibcli.scores.histogram import CELLS, NAMES, PLACES, SKEW, interval_of
 from calibcli.scores.predictions import Floats, Ints
@@ -116,7 +116,7 @@ Bound = Callable[[PlacedRows, Mapping[str, Any], float], float | None]
 """Maps the rows in cells, options and value of a metric to the largest change by merging; None where it is unknown."""
 
 
-def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estimate]) -> list[Estimate]:
+def stated(sample: Sample, choices: Sequence[Choice[MetricTraits]], estimates: Sequence[Estimate]) -> list[Estimate]:
     """Add to estimates of condensed rows their largest error, in `detail`; remove the value where it is unknown."""
     checked = []
     for choice, e in zip(choices, estimates, strict=True):
@@ -129,15 +129,15 @@ def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estima
     return checked
 
 
-def _error(sample: Sample, choice: Choice, value: float) -> float | None:
+def _error(sample: Sample, choice: Choice[MetricTraits], value: float) -> float | None:
     """Return the largest error of a metric of condensed rows; None where it is unknown.
 
     It is that of the metric's own bound. Without one, a metric that reads the scores of rows again has no error. A mean
     has none if it stays the same when the rows are moved within their cells in three ways (`_moved_rows`).
     """
-    bound: Bound | None = choice.traits.get("condensed")
+    bound: Bound | None = choice.traits.condensed
     if bound is not None:
-        of = choice.options.get("of", choice.traits.get("view", "auto"))
+        of = choice.options.get("of", choice.traits.view)
         return bound(sample.once(PlacedRows, of), choice.options, value)
     if reads_scores(choice):
         return 0.0
@@ -160,7 +160,7 @@ def _moved_rows(sample: Sample) -> list[Sample]:
     assert columns.weights is not None
     first = np.unique(placed.outcome, return_index=True)[1]  # (outcomes,) a row of each
     count = np.bincount(placed.outcome, columns.weights).astype(np.float64)  # (outcomes,)
-    values = np.stack([getattr(columns, name) for name in NAMES])  # (6, N): confidence, rest, then those of SIGNS
+    values = np.stack([columns.numbers[name] for name in NAMES])  # (6, N): confidence, rest, then those of SIGNS
     with np.errstate(invalid="ignore"):  # inf - inf where the NLL is infinite
         mean = np.stack([np.bincount(placed.outcome, columns.weights * row) for row in values]) / count
         square = (values - mean[:, placed.outcome]) ** 2
@@ -203,7 +203,7 @@ def _placed(
     both = np.concatenate([mean - spread / tilt, mean + spread * tilt], axis=1)  # (6, 2 outcomes)
     return dataclasses.replace(
         columns,
-        **dict(zip(NAMES, both, strict=True)),
+        numbers=dict(zip(NAMES, both, strict=True)),
         weights=np.concatenate([count - upper, upper]),
         predicted=predicted,
         labels=labels,

@@ -117,7 +117,8 @@ def _cost_of_wrong(sample: Sample) -> tuple[float, Floats]:
     unit="probability",
     called=("acc", "accuracy_score", "top1"),
     proper=True,  # of the ranking of classes
-    zero_one=True,
+    reads=(),
+    rows="zero_one",
     kept="correct",
     named=3,
     first_screen="always",
@@ -137,12 +138,12 @@ def accuracy(sample: Sample) -> MeanOf:
     values=NATS,
     better="lower",
     unit="nats",
-    distribution=True,
+    reads=("nll", "most"),
     label="NLL",
     called=("log_loss", "logloss", "cross_entropy", "ce", "nll_loss", "negative_log_likelihood"),
     proper=True,
     kept="nll",
-    by_label=True,
+    rows="log_loss",
     named=1,
     first_screen="always",
 )
@@ -162,7 +163,7 @@ def nll(sample: Sample) -> MeanOf:
     narrowed=lambda k, options: Range(0, 1 if k == 2 else 2),
     better="lower",
     unit="",
-    distribution=True,
+    reads=("brier",),
     label="Brier score",
     called=("brier_score", "brier_score_loss", "mse", "brier_loss"),
     of_top="brier_top",
@@ -203,9 +204,7 @@ def brier_top(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.top.residual**2)
 
 
-@METRICS.add(
-    values=UNIT, narrowed=lambda k, options: Range(1 / k if k else 0, 1), unit="probability", one_probability=True
-)
+@METRICS.add(values=UNIT, narrowed=lambda k, options: Range(1 / k if k else 0, 1), unit="probability")
 def mean_confidence(sample: Sample) -> MeanOf:
     """Mean probability of the predicted class.
 
@@ -222,9 +221,7 @@ def _gap(k: int | None, options: Mapping[str, Any]) -> Range:
     return Range(-1 if k in (None, 2) else 1 / k - 1, 1)
 
 
-@METRICS.add(
-    values=SIGNED, narrowed=_gap, better="zero", unit="probability", one_probability=True, first_screen="confidence"
-)
+@METRICS.add(values=SIGNED, narrowed=_gap, better="zero", unit="probability", first_screen="confidence")
 def confidence_gap(sample: Sample, *, of: Of = "auto") -> MeanOf:
     """Mean confidence minus accuracy, positive when overconfident; of two classes mean P(event) minus its frequency.
 
@@ -239,7 +236,7 @@ def confidence_gap(sample: Sample, *, of: Of = "auto") -> MeanOf:
     return MeanOf(sample, sample.view(of).residual, ends=(least, 1.0))
 
 
-@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", distribution=True, entropy=True)
+@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", reads=("entropy",))
 def entropy(sample: Sample) -> MeanOf:
     """Mean entropy of the predicted distribution.
 
@@ -251,7 +248,7 @@ def entropy(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, ends=_nats)
 
 
-@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", distribution=True, entropy=True, papers=True)
+@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", reads=("entropy",), papers=True)
 def entropy_correct(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are correct.
 
@@ -263,7 +260,7 @@ def entropy_correct(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, sample.columns.correct, _nats, empty=NO_RIGHT)
 
 
-@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", distribution=True, entropy=True, papers=True)
+@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", reads=("entropy",), papers=True)
 def entropy_wrong(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are wrong.
 
@@ -275,7 +272,7 @@ def entropy_wrong(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, ~sample.columns.correct, _nats, empty=NO_WRONG)
 
 
-@METRICS.add(values=NATS, narrowed=_up_to_log_k, better="lower", unit="nats", distribution=True, papers=True)
+@METRICS.add(values=NATS, narrowed=_up_to_log_k, better="lower", unit="nats", reads=("nll",), papers=True)
 def nll_correct(sample: Sample) -> MeanOf:
     """Mean NLL over rows that are correct.
 
@@ -292,7 +289,7 @@ def nll_correct(sample: Sample) -> MeanOf:
     narrowed=lambda k, options: Range(math.log(2) if k else 0),  # p_y of a wrong row is at most 1/2
     better="lower",
     unit="nats",
-    distribution=True,
+    reads=("nll", "most"),
     papers=True,
 )
 def nll_wrong(sample: Sample) -> MeanOf:

@@ -25,7 +25,7 @@ from calibcli.metrics import paired_bins
 from calibcli.metrics.binned import GapNorm, l1
 from calibcli.metrics.discrimination import RankFunctional, skew, variance
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, End, Ends, MeanOf, WeightedMean
-from calibcli.metrics.shelf import METRICS, Sample, Statistic, known
+from calibcli.metrics.shelf import METRICS, MetricTraits, Sample, Statistic, known
 from calibcli.scores.predictions import Floats
 
 NAMES = ("nll", "ece", "brier", "accuracy")
@@ -99,7 +99,7 @@ def differences(before: Sample, after: Sample, *, level: float = 0.95, where: Sc
     for name in known(NAMES, before.columns.top_only):
         choice = METRICS.choose(name)
         has = choice.traits
-        common = {"name": name, "unit": has["unit"], "better": has["better"], "n": before.n, **where.fields}
+        common: dict[str, Any] = {"name": name, "unit": has.unit, "better": has.better, "n": before.n, **where.fields}
         change = SAME if _same(choice(before), choice(after)) else difference(before, after, choice, level)
         if isinstance(change, Paired):
             estimates.append(change.estimate(level, **common))
@@ -129,7 +129,7 @@ def outside(changes: Sequence[Estimate]) -> list[str]:
 
 
 def difference(
-    before: Sample, after: Sample, choice: Choice, level: float, ends: tuple[End, End] | None = None
+    before: Sample, after: Sample, choice: Choice[MetricTraits], level: float, ends: tuple[End, End] | None = None
 ) -> Paired | str | None:
     """Compare two samples of the same rows in a metric, `after` minus `before`; or return why there is no difference.
 
@@ -148,7 +148,7 @@ def difference(
     if change is None:
         return None
     rows = WeightedMean.of(before, change)
-    if choice.traits.get("zero_one") and rows.groups is None and (rows.weights is None or rows.counts):
+    if choice.traits.rows == "zero_one" and rows.groups is None and (rows.weights is None or rows.counts):
         w = np.ones(rows.n) if rows.weights is None else rows.weights
         gained, lost = round(float(w @ (change > 0))), round(float(w @ (change < 0)))
         low, up, p = mcnemar(gained, lost, round(rows.total), level)
@@ -190,8 +190,8 @@ def reach(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple[
     return after[0] - before[1], after[1] - before[0]
 
 
-def _ends(before: Sample, after: Sample, choice: Choice) -> tuple[End, End]:
-    if choice.traits.get("by_label"):
+def _ends(before: Sample, after: Sample, choice: Choice[MetricTraits]) -> tuple[End, End]:
+    if choice.traits.rows == "log_loss":
         a, b = ((-np.log(sample.columns.confidence), sample.columns.most) for sample in (before, after))
         return reach(a, b)
     (low_before, high_before), (low_after, high_after) = (choice(sample).range for sample in (before, after))

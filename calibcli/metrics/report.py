@@ -28,7 +28,7 @@ from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.intervals import WeightedMean, share_bounds
 from calibcli.metrics.means import brier_parts
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.metrics.shelf import METRICS, Sample, names_read, needed_class_bins, reads_scores, traits
+from calibcli.metrics.shelf import METRICS, MetricTraits, Sample, names_read, needed_class_bins, reads_scores, traits
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, GatheredParts, columns, columns_by, rows_by
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Ints, Predictions, Progress
@@ -248,7 +248,10 @@ def report(predictions: Predictions, options: ReportOptions | None = None, progr
 
 
 def read(
-    predictions: Predictions, options: ReportOptions, choices: Sequence[Choice], progress: Progress | None = None
+    predictions: Predictions,
+    options: ReportOptions,
+    choices: Sequence[Choice[MetricTraits]],
+    progress: Progress | None = None,
 ) -> Columns:
     """Run the blocked pass for the columns and class tables that these options, and their metrics, need.
 
@@ -274,7 +277,7 @@ def read(
 
 @one_thread()
 def of_columns(
-    predictions: Predictions, measured: Columns, options: ReportOptions, choices: Sequence[Choice]
+    predictions: Predictions, measured: Columns, options: ReportOptions, choices: Sequence[Choice[MetricTraits]]
 ) -> Result:
     """Report as `report` does, on columns that were read before.
 
@@ -300,7 +303,7 @@ def of_columns(
 
         estimates = stated(sample, choices, estimates)
     tables: list[Table] = []
-    if any(choice.traits.get("parts") for choice in choices):
+    if any(choice.traits.parts for choice in choices):
         tables.append(brier_parts(sample, shown, predictions.event))
     edges, plots = options.edges or "right", list[Plot]()
     if options.diagram or options.specs is None:
@@ -385,27 +388,28 @@ def _number_of_bins(spec: str) -> int:
 def warnings(sample: Sample, estimates: Sequence[Estimate]) -> list[str]:
     """Warn of numbers that are not to be trusted, and say why."""
     notes = []
-    rows, binned = round(sample.top.total) if sample.counts else sample.n, {e.name: traits(e.name) for e in estimates}
-    sizes = dict.fromkeys(_number_of_bins(name) for name, has in binned.items() if has.get("raised"))
+    rows = round(sample.top.total) if sample.counts else sample.n
+    gaps = {e.name: traits(e.name).gaps for e in estimates}
+    sizes = dict.fromkeys(_number_of_bins(name) for name, of in gaps.items() if of in ("one_sign", "both_signs"))
     notes += [
         f"{rows} rows over {size} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
         "(compare with the level of a calibrated model; use fewer bins, or smece)"
         for size in sizes
         if rows / size < PER_BIN
     ]
-    for name in (name for name, has in binned.items() if has.get("largest_gap")):
+    for name in (name for name, of in gaps.items() if of == "largest"):
         table: Bins = METRICS.choose(name)(sample.acyclic).table
         filled = (sample.top.total * table.weight if sample.counts else table.rows)[table.filled]
         if few := int((filled < PER_MCE_BIN).sum()):
             notes.append(f"{name}: {few} of {len(filled)} filled bins have fewer than {PER_MCE_BIN} rows")
     for e in estimates:
-        if traits(e.name).get("two_sided") and None not in (e.value, e.null_high) and e.value <= e.null_high:  # type: ignore[operator]
+        if gaps[e.name] == "both_signs" and None not in (e.value, e.null_high) and e.value <= e.null_high:  # type: ignore[operator]
             notes.append(
                 f"{e.name}: {e.value:.4f} is within what a perfectly calibrated model shows by chance "
                 f"(95 % below {e.null_high:.4f})"
             )
     # accuracy alone reads no confidences; of two classes .1 and .9 of the event are one confidence of the top label
-    if sample.n > 1 and len(sample.columns.confidence) and float(np.ptp(sample.view().p)) < 1e-6:
+    if sample.n > 1 and sample.columns.has("confidence") and float(np.ptp(sample.view().p)) < 1e-6:
         notes.append("every confidence is the same: a calibration error near 0 then says nothing about ranking")
     if sample.columns.condensed:
         from calibcli.metrics.histogram_error import ERROR
@@ -422,7 +426,7 @@ def warnings(sample: Sample, estimates: Sequence[Estimate]) -> list[str]:
     return notes
 
 
-def chosen(predictions: Predictions, options: ReportOptions, usual: Sequence[str] = ()) -> list[Choice]:
+def chosen(predictions: Predictions, options: ReportOptions, usual: Sequence[str] = ()) -> list[Choice[MetricTraits]]:
     """Return the metrics of the options, else the usual ones, with the bins of the options.
 
     Raises:
@@ -496,7 +500,7 @@ def _samples(
     predictions: Predictions,
     measured: Columns,
     parts: Sequence[Ints],
-    choices: Sequence[Choice],
+    choices: Sequence[Choice[MetricTraits]],
     options: ReportOptions,
 ) -> Iterator[Sample]:
     """Yield a sample of each part, with scores where a metric reads them."""

@@ -20,11 +20,11 @@ from calibcli.core.number_format import percent
 from calibcli.core.options import Level, Range, within
 from calibcli.core.result import Cell, Estimate
 from calibcli.core.scope import WHOLE, Scope
-from calibcli.core.shelves import Choice, Shelf
+from calibcli.core.shelves import Choice, Shelf, Traits
 from calibcli.core.statistics import effective_rows, one_thread
 from calibcli.metrics.reliability import BinaryOutcomes, Memoized
 from calibcli.scores.columns import ClassBins, Columns, columns
-from calibcli.scores.histogram import CONFIDENCE, NAMES
+from calibcli.scores.histogram import CONFIDENCE, NAMES, ColumnName
 from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
 
 # The shelf, the sets of metrics that have names, and the ranges of their values.
@@ -57,8 +57,88 @@ ELSEWHERE = {
 }
 """Metrics of other tools that are not measured here."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class MetricTraits(Traits):
+    """What a metric says of itself; all other code reads it here."""
+
+    # of its value
+
+    values: Range
+    """The range of its values, which lists show, and which saved results and bounds of differences keep to."""
+    narrowed: Callable[[int | None, Mapping[str, Any]], Range] | None = None
+    """The range for k classes (None: not known) and its options, which limits of gates must lie in."""
+    unit: str = ""
+    """The unit, such as `nats`, which estimates and lists show."""
+    better: Literal["", "lower", "higher", "zero"] = ""
+    """Which values are better, which decides the side of a gate, and the words better and worse of a comparison."""
+    proper: bool = False
+    """No other probabilities than the true ones are better; `scorer` warns of metrics without it."""
+
+    # of its names
+
+    label: str = ""
+    """Its name in headlines; "" is its name here, with spaces."""
+    of_top: str = ""
+    """What `choose` takes, or advises, in its place where the predicted class alone has a probability."""
+
+    # of what it reads
+
+    reads: tuple[ColumnName, ...] = CONFIDENCE
+    """The columns that it reads, all that the blocked pass computes for it; to read another one raises."""
+    class_bins: Callable[..., ClassBins] | None = None
+    """The class table that it reads, a function of k and its options, which the blocked pass fills."""
+    needs_scores: bool = False
+    """It reads the scores again; `estimates` gives it no value where they were not kept."""
+    two_classes: bool = False
+    """It is of two classes; `choose` refuses it for more, and leaves it out of sets."""
+    view: Of = "auto"
+    """The probability that it is of, where that is no option, which `histogram_error` asks for."""
+
+    # of merging
+
+    condensed: Callable[[Any, Mapping[str, Any], float], float | None] | None = None
+    """The largest change by merging, a `histogram_error.Bound`; without it only means have a merged value."""
+
+    # of gates and comparisons
+
+    rows: Literal["", "zero_one", "log_loss", "cross_fitted"] = ""
+    """What a row adds, for paired comparisons and plans: its outcome, -log p of its label, or the gain by a fit."""
+    kept: Literal["", "nll", "brier", "correct", "gain"] = ""
+    """Its column among the rows of a baseline, which a gate against it compares row by row."""
+    table_bounds: bool = False
+    """It has the bounds of `binned_bounds`, which gates, plans and watches compute before they measure it."""
+    compared: bool = True
+    """Its differences say something; `compare` and `scale` leave out by default what has False."""
+
+    # of warnings
+
+    gaps: Literal["", "one_sign", "both_signs", "largest", "squares", "of_classes"] = ""
+    """The gaps of bins that it is of, "" if it is not binned: reports warn where chance makes those of one sign, those
+    of both signs (also of a calibrated model) or the largest too large; gates say what binned errors do not see."""
+    debiased: str = ""
+    """The metric that estimates its square without bias, by which a study judges a claim again."""
+    parts: bool = False
+    """A report has the parts of the Brier score beside it."""
+
+    # of headlines and screens
+
+    error: int = 0
+    """Its place among the calibration errors that a headline chooses from; 0 is none."""
+    named: int = 0
+    """Its place among the differences that a headline names; 0 is after all others."""
+    first_screen: Literal["", "always", "slices too", "one model", "two classes", "confidence"] = ""
+    """When it is among what a screen has first, the set `few`: always (of slices, too; unless models are compared), or
+    only of two classes, or of recorded confidences."""
+
+    @property
+    def gives(self) -> Sequence[str]:
+        return self.unit, f"{self.values}"
+
+
 METRICS = Shelf(
     "metric",
+    MetricTraits,
     package="calibcli.metrics",
     first=DEFAULT,
     usual=("means", "binned", "temperature_gain", "smooth_ece"),
@@ -166,7 +246,10 @@ class Sample(Memoized):
 
     @cached_property
     def top(self) -> BinaryOutcomes:
-        return self.outcomes(self.columns.confidence, self.columns.rest, self.columns.correct)
+        c = self.columns
+        if not c.has("confidence"):  # of metrics that read outcomes alone; what is asked of it are weights and totals
+            return self.outcomes(np.empty(0), np.empty(0), c.correct)
+        return self.outcomes(c.confidence, c.rest, c.correct)
 
     @cached_property
     def positive(self) -> BinaryOutcomes:
@@ -188,7 +271,7 @@ class Sample(Memoized):
         when the garbage collector runs, several measurements later.
         """
         copy, c = replace(self), self.columns
-        views = ("top", "positive") if c.k == 2 and len(c.confidence) else ("top",)
+        views = ("top", "positive") if c.k == 2 and c.has("confidence") else ("top",)
         vars(copy).update({name: getattr(self, name) for name in views})
         return copy
 
@@ -197,7 +280,7 @@ class Sample(Memoized):
         return self.positive if of == "positive" or (of == "auto" and self.columns.k == 2) else self.top
 
 
-def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]:
+def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice[MetricTraits]]:
     """Resolve specs to choices, each once.
 
     `all` stands for the whole shelf, `default` for the default set and `few` for what a screen shows of it. Each choice
@@ -211,17 +294,17 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
         UsageError: unknown metric or option, `of=positive` where there are not two classes, or what needs the
             probabilities of every class where one alone is known.
     """
-    chosen: dict[str, Choice] = {}
+    chosen: dict[str, Choice[MetricTraits]] = {}
     for spec in specs:
         usual = [*DEFAULT, *(OF_EVENT if k == 2 and not top_only else ())]
         group = spec.strip().lower()
-        sets = {"default": usual, "few": [name for name in usual if "first_screen" in traits(name)]}
+        sets = {"default": usual, "few": [name for name in usual if traits(name).first_screen]}
         names = [*METRICS.entries] if group == "all" else sets.get(group)  # `entries` imports every metric
         for one in [spec] if names is None else known(names, top_only, k):
             choice = _resolved(METRICS.choose(one), k)
             if top_only and _of_every_class(choice.name):
                 problem = f"{choice.name} needs the probabilities of every class, not the confidence alone"
-                fix = f"use {choice.traits.get('of_top', 'ece')}, or save the scores of every class"
+                fix = f"use {choice.traits.of_top or 'ece'}, or save the scores of every class"
                 raise UsageError(problem, fix)
             chosen.setdefault(choice.spec, choice)
     return list(chosen.values())
@@ -229,49 +312,33 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
 
 def known(names: Iterable[str], top_only: bool, k: int = 2) -> list[str]:
     """Leave out metrics that cannot be measured; of confidences alone, replace them where another stands for them."""
-    here = [name for name in names if k == 2 or not traits(name).get("two_classes")]
+    here = [name for name in names if k == 2 or not traits(name).two_classes]
     if not top_only:
         return here
-    replaced = (name if name in SETS else traits(name).get("of_top", name) for name in here)
+    replaced = (name if name in SETS else traits(name).of_top or name for name in here)
     return list(dict.fromkeys(name for name in replaced if name in SETS or not _of_every_class(name)))
 
 
-def traits(spec: str) -> Mapping[str, Any]:
-    """Return the traits of a metric, by its name or a spec; an empty mapping for what is no metric.
+NO_TRAITS = MetricTraits(values=ANY)
 
-    Of its value: `values`, `unit`, `better` (lower, higher, zero or neither), and `narrowed`, its range for k classes
-    (None: not known) and its options.
-    Of its names: `label` in sentences, `called` by other tools, `of_top` of the metric that stands for it where the
-    probability of the predicted class is all that is known.
-    Of what it reads: `distribution`, `class_bins`, `needs_scores`, `two_classes`, `entropy`; `binned` and
-    `one_probability`, one probability of each row and its outcome alone; `zero_one`, the outcome alone, which is the
-    value of the row; `view`, the probability that it is of where that is no option.
-    Of merging: `condensed`, see `histogram_error`.
-    Of gates and comparisons: `kept`, its column among the rows that a baseline keeps; `by_label`, rows are -log of a
-    probability of theirs; `refitted`, rows depend on a fit to others; `table_bounds`, it has the bounds of
-    `binned_bounds`; `compared=False`, differences of it say nothing; `proper`, no other probabilities than the true
-    ones are better.
-    Of warnings: `raised`, chance makes it too large; `two_sided`, also where the model is calibrated; `largest_gap`,
-    it is that of one bin; `debiased`, what estimates its square without bias.  `parts`: shown with those of the Brier
-    score.
-    Of sentences: `error` and `named`, its place among the calibration errors and differences to speak of.
-    Of lists: `first_screen`, when a screen shows it (always, "two classes" or "confidence"); `papers`, only papers use
-    it.
-    """
+
+def traits(spec: str) -> MetricTraits:
+    """Return the traits of a metric, by its name or a spec; `NO_TRAITS`, which say nothing, for what is no metric."""
     entry = METRICS.entry(spec.partition(":")[0])
-    return {} if entry is None else entry.traits
+    return NO_TRAITS if entry is None else entry.traits
 
 
 def _of_every_class(name: str) -> bool:
     """Return whether a metric needs the probabilities of every class."""
-    return bool(traits(name).keys() & {"distribution", "class_bins", "needs_scores", "two_classes"})
+    has = traits(name)
+    return bool(set(has.reads) - {*CONFIDENCE} or has.class_bins or has.needs_scores or has.two_classes)
 
 
-def _resolved(choice: Choice, k: int) -> Choice:
+def _resolved(choice: Choice[MetricTraits], k: int) -> Choice[MetricTraits]:
     """Shorten the choice to `of=auto` where that means the same for k classes."""
     of = choice.options.get("of")
-    if (of == "positive" or choice.traits.get("two_classes")) and k != 2:
-        fix = f"use {choice.traits.get('of_top', choice.name)}"
+    if (of == "positive" or choice.traits.two_classes) and k != 2:
+        fix = f"use {choice.traits.of_top or choice.name}"
         raise UsageError(f"{choice.spec} is for two classes, these are {k}", fix)
     if of == ("positive" if k == 2 else "top"):
         return Choice(choice.entry, {**choice.options, "of": "auto"})
@@ -281,20 +348,20 @@ def _resolved(choice: Choice, k: int) -> Choice:
 METRICS.shortest = _resolved
 
 
-def reads_scores(choice: Choice) -> bool:
+def reads_scores(choice: Choice[MetricTraits]) -> bool:
     """Return whether a metric of some rows needs their scores: it sums over classes, or reads the scores again."""
-    return "class_bins" in choice.traits or bool(choice.traits.get("needs_scores"))
+    return choice.traits.class_bins is not None or choice.traits.needs_scores
 
 
-def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
+def needed_class_bins(choices: Sequence[Choice[MetricTraits]], k: int) -> list[ClassBins]:
     """Return the class tables that these metrics read."""
-    reading = [choice for choice in choices if "class_bins" in choice.traits]
-    return list(dict.fromkeys(choice.traits["class_bins"](k, **choice.options) for choice in reading))
+    reading = [(choice.traits.class_bins, choice.options) for choice in choices]
+    return list(dict.fromkeys(of(k, **options) for of, options in reading if of is not None))
 
 
 @one_thread()
 def estimates(
-    sample: Sample, choices: Sequence[Choice], *, level: float = 0.95, where: Scope = WHOLE
+    sample: Sample, choices: Sequence[Choice[MetricTraits]], *, level: float = 0.95, where: Scope = WHOLE
 ) -> list[Estimate]:
     """Measure the chosen metrics on a sample; those that read scores have no value where there are none."""
     within(level, Level, "level ")
@@ -304,10 +371,10 @@ def estimates(
     return [_estimate(sample, choice, level, where) for choice in each]
 
 
-def _estimate(sample: Sample, choice: Choice, level: float, where: Scope) -> Estimate:
+def _estimate(sample: Sample, choice: Choice[MetricTraits], level: float, where: Scope) -> Estimate:
     has = choice.traits
-    common = {"name": choice.spec, "unit": has.get("unit", ""), "better": has.get("better", ""), **where.fields}
-    if has.get("needs_scores") and sample.predictions is None:
+    common: dict[str, Any] = {"name": choice.spec, "unit": has.unit, "better": has.better, **where.fields}
+    if has.needs_scores and sample.predictions is None:
         return Estimate(**common, value=None, n=sample.n, reason="needs the scores, of which only columns were kept")
     statistic: Statistic = sample.once(_statistic, choice)
     value, fields = statistic.value, vars(statistic.interval(level)).copy()
@@ -320,27 +387,30 @@ def _estimate(sample: Sample, choice: Choice, level: float, where: Scope) -> Est
     return Estimate(**common, value=value, **fields)
 
 
-def _statistic(sample: Sample, choice: Choice) -> Statistic:
+def _statistic(sample: Sample, choice: Choice[MetricTraits]) -> Statistic:
     statistic: Statistic = choice(sample.acyclic)
     return statistic
 
 
 def columns_of(
-    predictions: Predictions, choices: Sequence[Choice], threads: int | None = 1, progress: Progress | None = None
+    predictions: Predictions,
+    choices: Sequence[Choice[MetricTraits]],
+    threads: int | None = 1,
+    progress: Progress | None = None,
 ) -> Columns:
     """Run the blocked pass with the class tables and columns that these metrics need."""
     tables = needed_class_bins(choices, predictions.k)
     return columns(predictions, class_bins=tables, names=names_read(choices), threads=threads, progress=progress)
 
 
-def names_read(choices: Sequence[Choice], confidence: bool = True) -> Sequence[str]:
-    """Return the columns that these metrics read, with the `confidence` even if they read outcomes alone."""
-    if not confidence and all(choice.traits.get("zero_one") for choice in choices):
-        return ()
-    few = (choice.traits.keys() & {"binned", "one_probability", "zero_one"} for choice in choices)
-    if all(few) and not any("class_bins" in choice.traits for choice in choices):
-        return CONFIDENCE
-    return NAMES if any(choice.traits.get("entropy") for choice in choices) else NAMES[:-1]
+def names_read(choices: Sequence[Choice[MetricTraits]], confidence: bool = True) -> Sequence[ColumnName]:
+    """Return the columns that these metrics read, with the `confidence` even if they read outcomes alone.
+
+    They are the first 2, 5 or 6 of `NAMES`, as the pass computes them, or none.
+    """
+    read = {name for choice in choices for name in choice.traits.reads}
+    sets = (CONFIDENCE, NAMES[:-1], NAMES) if confidence or read else ((),)
+    return next(names for names in sets if read <= {*names})
 
 
 # Which numbers of a result a screen shows first, by the traits of their metrics.
@@ -355,8 +425,13 @@ def decides(name: str, facts: Any) -> bool:
     """
     if name.partition(":")[0] not in METRICS:
         return True
-    holds = {"two classes": facts.get("classes") == 2, "confidence": facts.get("kind") == "confidence", "always": True}
-    return bool(holds.get(traits(name).get("first_screen", "")))
+    match traits(name).first_screen:
+        case "two classes":
+            return bool(facts.get("classes") == 2)
+        case "confidence":
+            return bool(facts.get("kind") == "confidence")
+        case shown:
+            return bool(shown)
 
 
 def tiered(estimates: Sequence[Estimate], few: Callable[[Estimate], bool]) -> list[Estimate]:
@@ -368,8 +443,8 @@ def tiered(estimates: Sequence[Estimate], few: Callable[[Estimate], bool]) -> li
 
 
 def measured(estimates: Sequence[Estimate], facts: Any) -> list[Estimate]:
-    """Set the tiers of measured metrics; of slices only those with the trait `of_parts` are shown first."""
+    """Set the tiers of measured metrics; of slices only metrics that say so are shown first."""
     few = [e for e in estimates if decides(e.name, facts)]
     whole = any(not e.scope for e in few)
-    shown = {id(e) for e in few if not whole or not e.scope or "of_parts" in traits(e.name)}
+    shown = {id(e) for e in few if not whole or not e.scope or traits(e.name).first_screen == "slices too"}
     return tiered(estimates, lambda e: id(e) in shown)

@@ -190,12 +190,12 @@ def _gains(sample: Sample) -> tuple[Predictions, WeightedMean, Gains, Floats]:
     values=ANY,
     better="lower",
     unit="nats",
+    reads=("nll", "most"),
     needs_scores=True,
     label="gain of a temperature",
     kept="gain",
-    refitted=True,
-    first_screen="always",
-    on_compare_screen=False,
+    rows="cross_fitted",
+    first_screen="one model",
 )
 def temperature_gain(sample: Sample) -> Statistic:
     """NLL per row that a re-fitted temperature would save, by 5-fold cross-fitting.

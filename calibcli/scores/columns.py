@@ -16,7 +16,16 @@ from calibcli.core import extensions
 from calibcli.core.errors import InputError
 from calibcli.core.options import Edges
 from calibcli.core.statistics import CHUNK, DOUBLE, SINGLE, bin_index, one_thread
-from calibcli.scores.histogram import CONFIDENCE, NAMES, ClassBins, ClassSums, ClassTable, HistogramCells, least_listed
+from calibcli.scores.histogram import (
+    CONFIDENCE,
+    NAMES,
+    ClassBins,
+    ClassSums,
+    ClassTable,
+    ColumnName,
+    HistogramCells,
+    least_listed,
+)
 from calibcli.scores.predictions import (
     NEAR,
     Array,
@@ -41,15 +50,11 @@ FEW = 64  # rows of a span at least, as the K x bins sums of each span cost as m
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Columns:
-    """Numbers per row, each (N,), from which every metric is computed.
+    """Numbers per row, each (N,), from which every metric is computed; to read one that was not computed raises.
 
     Attributes:
-        confidence: probability of the top class.  rest: 1 - confidence, with all its digits.
+        numbers: those of `NAMES` that were computed, which are properties here.
         correct: bool, whether the predicted class is the label.  predicted: int64.
-        nll: -log p_y in nats, inf where p_y = 0.  most: -log of the smallest probability of the row, what its worst
-            label would cost; -inf logits, which mask a class, are left out.
-        brier: sum over classes of (p_k - 1[k=y])^2, halved for two: (P(y = 1) - y)^2.
-        entropy: of p, in nats.
         labels, weights, groups: as in `Predictions`.
         classes: class tables by how they are binned.  k: number of classes.  top_only: as in `Predictions`.
         condensed: 0, or the number of rows that these weighted rows stand for (see `histogram`).
@@ -57,14 +62,9 @@ class Columns:
         precision: relative, of probabilities.
     """
 
-    confidence: Floats
-    rest: Floats
+    numbers: Mapping[str, Floats]
     correct: npt.NDArray[np.bool_]
     predicted: Ints
-    nll: Floats
-    most: Floats
-    brier: Floats
-    entropy: Floats
     labels: Ints
     k: int
     top_only: bool = False
@@ -76,6 +76,47 @@ class Columns:
     place: Ints | None = None
     by_predicted: Floats | None = None
     precision: float = DOUBLE
+
+    def has(self, name: ColumnName) -> bool:
+        """Return whether this column was computed."""
+        return name in self.numbers
+
+    def _computed(self, name: ColumnName) -> Floats:
+        if name not in self.numbers:
+            raise LookupError(f"column {name} was not computed: the traits of the metric must say that it is read")
+        return self.numbers[name]
+
+    @property
+    def confidence(self) -> Floats:
+        """Probability of the top class."""
+        return self._computed("confidence")
+
+    @property
+    def rest(self) -> Floats:
+        """1 - confidence, with all its digits."""
+        return self._computed("rest")
+
+    @property
+    def nll(self) -> Floats:
+        """-log p_y in nats, inf where p_y = 0."""
+        return self._computed("nll")
+
+    @property
+    def most(self) -> Floats:
+        """-log of the smallest probability of the row, what its worst label would cost; -inf logits, which mask a
+        class, are left out.
+        """
+        return self._computed("most")
+
+    @property
+    def brier(self) -> Floats:
+        """Sum over classes of (p_k - 1[k=y])^2, halved for two: (P(y = 1) - y)^2."""
+        return self._computed("brier")
+
+    @property
+    def entropy(self) -> Floats:
+        """Entropy of p, in nats."""
+        return self._computed("entropy")
 
     @property
     def n(self) -> int:
@@ -104,19 +145,20 @@ class Columns:
         Not of condensed columns, whose rows stand for many and whose `by_predicted` is a sum over all.
         """
         picked: dict[str, Any] = {
-            name: value[rows] if len(value) else value
+            name: value[rows]
             for name, value in vars(self).items()
             if isinstance(value, np.ndarray) and name in self.__dataclass_fields__
         }
+        numbers = {name: value[rows] for name, value in self.numbers.items()}
         constants: dict[str, Any] = {"k": self.k, "top_only": self.top_only, "precision": self.precision}
-        return Columns(**picked, **constants, weight_kind=self.weight_kind)
+        return Columns(numbers=numbers, **picked, **constants, weight_kind=self.weight_kind)
 
 
 def columns(
     predictions: Predictions,
     *,
     class_bins: Sequence[ClassBins] = (ClassBins(),),
-    names: Sequence[str] = NAMES,
+    names: Sequence[ColumnName] = NAMES,
     threads: int | None = 1,
     progress: Progress | None = None,
     double: bool = False,
@@ -126,8 +168,8 @@ def columns(
     Args:
         predictions: what to measure.
         class_bins: class tables to fill on the way (none: leave them out).
-        names: columns to fill, the first 2, 5 or all of `NAMES`, or none, which leaves `predicted` and `correct`; the
-            others are left empty. Confidences alone, class tables and scores on a device have the first 2 at least.
+        names: columns to fill, the first 2, 5 or all of `NAMES`, or none, which leaves `predicted` and `correct`; to
+            read another one raises. Confidences alone, class tables and scores on a device have the first 2 at least.
         threads: worker threads; None for one per processor. The result does not depend on it.
         progress: called with (fraction done, text).
         double: in double precision however many the scores are.
@@ -139,14 +181,14 @@ def columns(
         raise InputError(problem, "measure the shards or slices one by one")
     rows, device = 0 if cells else n, isinstance(predictions.scores, DeviceScores)
     names = names or (CONFIDENCE if predictions.top_only or class_bins or device else ())
-    out: dict[str, Any] = {name: np.empty(rows) for name in names}
+    out: dict[str, Floats] = {name: np.empty(rows) for name in names}
     predicted = np.empty(rows, dtype=np.int64)
     work = _SpanWork(predictions, class_bins, double or n * k <= SMALL, None if cells else (out, predicted))
     classes = _read(work, cells, threads, progress)
     if cells:
         return Columns(**cells.columns(), classes=classes, precision=work.precision)
     return Columns(
-        **{name: out.get(name, np.empty(0)) for name in NAMES},
+        numbers=out,
         precision=work.precision,
         predicted=predicted,
         correct=predicted == predictions.labels,
@@ -302,7 +344,8 @@ class _SpanWork:
         # class of the largest and the smallest score of each row, where a scan of all rows has found them
         extremes = [values[rows] for values in getattr(source, "ends", None) or ()]
         if self.into is None:
-            out, predicted = {name: np.empty(n) for name in NAMES}, np.empty(n, dtype=np.int64)
+            out: dict[str, Floats] = {name: np.empty(n) for name in NAMES}
+            predicted = np.empty(n, dtype=np.int64)
         else:
             columns_of_all, predicted_of_all = self.into
             out, predicted = {name: column[rows] for name, column in columns_of_all.items()}, predicted_of_all[rows]
@@ -384,7 +427,7 @@ def columns_by(
             end = i + _fit(parts[i:], ROWS)
             again = np.sort(np.concatenate([parts[j] for j in range(i, end) if few[j]]))
             some = whole if len(again) == whole.n else whole.with_rows(again, PickedScores(whole.scores, again))
-            names = [name for name in NAMES if len(getattr(measured, name))]
+            names = [name for name in NAMES if measured.has(name)]
             fine = columns(some, class_bins=(), names=names, threads=threads, double=True)
         yield fine.take(np.searchsorted(again, rows))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from calibcli.scores.softmax import SoftmaxBlock
 CELLS = 25_200
 FIRST, STEPS, OCTAVES = 9, 32, 512  # from where the octaves of the rest are divided, into how many parts, up to where
 PLACES = 2 * (CELLS + STEPS * (OCTAVES - FIRST) + 1)  # inside an interval, and on an edge
-NAMES = ("confidence", "rest", "nll", "most", "brier", "entropy")
+ColumnName = Literal["confidence", "rest", "nll", "most", "brier", "entropy"]
+NAMES: tuple[ColumnName, ...] = get_args(ColumnName)
 CONFIDENCE = NAMES[:2]  # the columns that binned metrics of one probability need
 FOLD = 1 << 16  # rows that are summed at once
 ROUNDING = 1e-11  # relative variance up to which a variance is rounding
@@ -255,7 +256,7 @@ class HistogramCells:
         else:
             predicted_rows, labels = np.zeros_like(side), 1 - side
         return {
-            **dict(zip(NAMES, values, strict=True)),
+            "numbers": dict(zip(NAMES, values, strict=True)),
             "predicted": predicted_rows,
             "labels": labels,
             "correct": predicted_rows == labels,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from calibcli.calibrators.program import Operations, run
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import known_suffix, sha256
 from calibcli.core.result import Cell, Estimate, Result
-from calibcli.core.shelves import Shelf
+from calibcli.core.shelves import Shelf, Traits
 from calibcli.core.statistics import parts
 from calibcli.scores import from_arrays, recorded_outputs
 from calibcli.scores.predictions import Predictions, kind_words
@@ -145,13 +145,21 @@ def softmax(scores: Array) -> Array:
 
 # The shelf, and what a target receives and returns.
 
-TARGETS = Shelf("target", joint="-", package="calibcli.ship.targets", first=("checkpoint", "onnx", "json"))
-"""An entry is a function `(request, *, options) -> Shipped`, which compares before it writes, with the traits
 
-suffixes: of the file that it writes; () where that depends on the model.
-data: the kind of rows that it is compared on: `scores` (recorded outputs), `inputs` (of a model), or `either` (--model
-    decides).
-"""
+@dataclass(frozen=True, kw_only=True)
+class TargetTraits(Traits):
+    """What a target says of itself."""
+
+    suffixes: tuple[str, ...]
+    """Of the file that it writes; `export` refuses others, but takes any for (), where they depend on the model."""
+    data: Literal["scores", "inputs", "either"]
+    """The rows that it is compared on; `export` asks for --model (inputs), refuses it (scores), or takes both."""
+
+
+TARGETS = Shelf(
+    "target", TargetTraits, joint="-", package="calibcli.ship.targets", first=("checkpoint", "onnx", "json")
+)
+"""An entry is a function `(request, *, options) -> Shipped`, which compares before it writes."""
 ROWS = 10_000  # most rows that are compared, evenly spaced over the file
 
 
@@ -331,7 +339,7 @@ def exact_enough(scaler: Scaler, write: Callable[[bool], T]) -> T:
     Raises:
         Inexact: float64 is beyond the limit as well.
     """
-    if not scaler.choice.traits.get("steep"):
+    if not scaler.choice.traits.steep:
         with contextlib.suppress(Inexact):
             return write(False)
     return write(True)
@@ -351,7 +359,7 @@ def classes(scaler: Scaler) -> int:
 
 def mapped(o: Operations, scaler: Scaler, scores: Any) -> Any:
     """Map scores (n, columns) to log-probabilities (n, K)."""
-    return run(o, scaler.choice.traits["map"], scaler.parameters, as_logits(o, scaler, scores))
+    return run(o, scaler.choice.traits.map, scaler.parameters, as_logits(o, scaler, scores))
 
 
 def as_logits(o: Operations, scaler: Scaler, scores: Any) -> Any:
@@ -375,7 +383,7 @@ def export(spec: str, request: ExportRequest) -> Result:
         InputError: the model or rows are refused, or the output is beyond its limit; nothing is written.
     """
     choice = TARGETS.choose(spec)
-    needs, suffixes = choice.traits["data"], choice.traits["suffixes"]
+    needs, suffixes = choice.traits.data, choice.traits.suffixes
     if needs == "inputs" and request.model is None:
         raise UsageError(f"--to {choice.name} writes a model", "pass --model FILE")
     if needs == "scores" and request.model is not None:

@@ -17,6 +17,7 @@ from calibcli.gate.config import Gate
 from calibcli.gate.sources import Part, RecordedOutputs
 from calibcli.gate.verdicts import possible, resolved
 from calibcli.metrics.intervals import MeanOf
+from calibcli.metrics.shelf import MetricTraits, reads_scores
 from calibcli.scores.predictions import Floats, Ints
 from calibcli.watch.bets import WatchedRule, tables
 
@@ -58,23 +59,25 @@ def watched(gate: Gate, source: RecordedOutputs, cap: float, begins: bool = True
         since=[1] * len(values) if any(values) and not gate.values else [],
         baseline=bool(gate.baseline),
         kind=kind,
-        unit=traits.get("unit", ""),
-        better=traits.get("better", ""),
+        unit=traits.unit,
+        better=traits.better,
     )
 
 
-def _row_range(gate: Gate, choice: Choice, source: RecordedOutputs, cap: float) -> tuple[float, float, int]:
+def _row_range(
+    gate: Gate, choice: Choice[MetricTraits], source: RecordedOutputs, cap: float
+) -> tuple[float, float, int]:
     """Return the range of a row's value, and the number of bins of a calibration error (0 for a mean)."""
     if gate.baseline:
-        if "kept" not in choice.traits or choice.traits.get("refitted"):
+        if not choice.traits.kept or choice.traits.rows == "cross_fitted":
             problem = f"{gate.at}{choice.name} is no mean over rows, and cannot be watched against a baseline"
             raise UsageError(problem, "choose from: accuracy, brier, nll (--margin nll=0.01)")
         most = cap if _unbounded(choice, source) else possible(choice.spec, source.k).high
         return -most, most, 0
-    if choice.traits.get("table_bounds"):
+    if choice.traits.table_bounds:
         return -1.0, 1.0, choice.options["bins"] + (choice.options["edges"] == "torchmetrics")
     statistic = None
-    if not (choice.traits.get("needs_scores") or "class_bins" in choice.traits or choice.traits.get("binned")):
+    if not reads_scores(choice):
         statistic = choice(source.whole.sample(choice))
     if not isinstance(statistic, MeanOf):
         known = "ece, accuracy, nll, brier, brier_top, confidence_gap and other means over rows"
@@ -83,7 +86,7 @@ def _row_range(gate: Gate, choice: Choice, source: RecordedOutputs, cap: float) 
     return float(low), float(high), 0
 
 
-def _unbounded(choice: Choice, source: RecordedOutputs) -> bool:
+def _unbounded(choice: Choice[MetricTraits], source: RecordedOutputs) -> bool:
     """Return whether a metric has no largest value, so that a row counts for at most `cap` nats."""
     values = possible(choice.spec, source.k)
     return values.low >= 0 and math.isinf(values.high)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from calibcli.core.options import Positive, Range
-from calibcli.core.shelves import Shelf
+from calibcli.core.shelves import Shelf, Traits
 from calibcli.core.statistics import normal_quantile, root, student_quantile, two_sided
 from calibcli.metrics import paired
 from calibcli.scores.predictions import Floats, Ints
@@ -535,14 +535,26 @@ def number(value: Any) -> float:
 Share = Annotated[float, Range(0, 1, open_low=True)]
 Factor = Annotated[float, Range(1, open_low=True)]
 Percent = Annotated[int, Range(1, 100)]
-KINDS = Shelf("kind of claim")
-"""Judges of claims; their options are the keys in a recipe. What else there is to know of a kind are its traits:
 
-`difference`: it is about a difference from 0, of which the report says what could have been shown.
-`measured_axis`: its axis may be a number that is measured; the claim is then about all arms that were trained.
-`fewest`: arms along its axis, 2 where none is said.  `fewest_drawn`: those that were drawn, one more of several claims.
-`moments`: keys that say at which moments of the log its metric is read.
-"""
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimTraits(Traits):
+    """What a kind of claim says of itself."""
+
+    difference: bool = False
+    """It is about a difference from 0, of which the report says what could have been shown."""
+    measured_axis: bool = False
+    """Its axis may be a measured number; the reader of recipes then takes all arms that were trained."""
+    fewest: int = 2
+    """The fewest arms along its axis that the reader of recipes takes."""
+    fewest_drawn: int = 0
+    """The same if the recipe says that they were drawn; it takes one more for several claims."""
+    moments: tuple[str, ...] = ()
+    """Keys that say at which moments of the log its metric is read, which name the numbers to compare."""
+
+
+KINDS = Shelf("kind of claim", ClaimTraits)
+"""Judges of claims; their options are the keys in a recipe."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from calibcli.core.options import Positive, Rows, Seeds, values
 from calibcli.core.result import Screen
 from calibcli.core.shelves import Entry
 from calibcli.core.validation import read
-from calibcli.lab.study.claims import KINDS, ClaimedArms, ClaimVerdict, Factor, Percent, Share, at_moment
+from calibcli.lab.study.claims import KINDS, ClaimedArms, ClaimTraits, ClaimVerdict, Factor, Percent, Share, at_moment
 from calibcli.lab.training.options import Training
 from calibcli.networks.curvature import QUANTITIES
 
@@ -26,7 +26,7 @@ SCREEN = Screen(pairs="claims", hidden=("study", "command", "cost", "spent", "ci
 """A screen shows the claims, and what decides each."""
 
 SIZES = ("small", "medium", "paper")
-CURVATURE = tuple(entry.name for entry in QUANTITIES if entry.traits.get("by_row"))
+CURVATURE = tuple(entry.name for entry in QUANTITIES if entry.traits.by_row)
 """Quantities of `calib curvature` whose error over rows a verdict can count."""
 LOGGED = (
     *("nll", "nll_correct", "nll_wrong", "entropy", "p_true", "error", "ece", "adaece", "temperature"),
@@ -89,7 +89,7 @@ class StudyClaim:
     premise: str = ""
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> Entry[ClaimTraits]:
         """What is known of its kind."""
         return KINDS.entries[self.kind]
 
@@ -101,7 +101,7 @@ class StudyClaim:
     @property
     def numbers(self) -> tuple[str, ...]:
         """The measured numbers that are compared."""
-        if moments := self.entry.traits.get("moments"):
+        if moments := self.entry.traits.moments:
             return tuple(at_moment(str(self.keys["metric"]), self.keys[key]) for key in moments)
         return tuple(str(self.keys[key]) for key in ("metric", "than") if key in self.keys)
 
@@ -110,7 +110,7 @@ class StudyClaim:
         named = [(key, name) for key, name in zip("ab", (self.numbers[0], self.numbers[-1])) if key in self.keys]
         own = [arms.get(str(self.keys[key]), {}).get(name) for key, name in named]
         known = [value for value in own if value is not None]
-        if not known or len(known) < len(own) or "moments" in self.entry.traits:
+        if not known or len(known) < len(own) or self.entry.traits.moments:
             return None
         return known[0] - sum(known[1:])
 

@@ -422,7 +422,7 @@ def _check(study: Study, where: _Where) -> None:
                 where.among(str(claim.keys[key]), names, f"claim {claim.id}: no arm '{claim.keys[key]}'")
         if claim.along:
             # its axis is a measured number, if its kind allows that, or one that arms are written with (`at`)
-            measured_axis = claim.entry.traits.get("measured_axis") and study.is_measured(claim.along)
+            measured_axis = claim.entry.traits.measured_axis and study.is_measured(claim.along)
             _least_arms(study.asked(claim) if measured_axis else study.ordered(claim.along), claim, several, where)
         if "causes" in claim.keys:
             _causes(study, claim, where)
@@ -434,9 +434,9 @@ def _least_arms(arms: Sequence[Arm], claim: StudyClaim, several: bool, where: _W
     Where arms are a random sample (`drawn` says of what), the claim is about all that might have been drawn, and its
     smallest p-value depends on their number alone: several claims share α, so that each needs an arm more.
     """
-    least = claim.entry.traits.get("fewest", 2)
+    least = claim.entry.traits.fewest
     if claim.keys.get("drawn"):
-        least = claim.entry.traits["fewest_drawn"] + several
+        least = claim.entry.traits.fewest_drawn + several
     if len(arms) < least:
         many = f"fewer than {least} arms" if arms else "no arms"
         raise UsageError(

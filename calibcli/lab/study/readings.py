@@ -117,7 +117,7 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
     lost: dict[str, str] = {}
     times = None
     # claims about binned errors are judged again by second estimators
-    names = dict.fromkeys([*study.metrics, *filter(None, (traits(name).get("debiased") for name in study.metrics))])
+    names = dict.fromkeys([*study.metrics, *filter(None, (traits(name).debiased for name in study.metrics))])
     for arm in study.arms:
         records = [record(save, StudyRun(arm, arch, seed)) for seed in range(study.seeds)]
         diverged = [one for one in records if one.get("status") == "diverged"]
@@ -156,7 +156,7 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
                     for name in names:
                         summed = sums(name, table)
                         values.setdefault(name + suffix + reading, []).append(summed.value)
-                        if not traits(name).get("largest_gap"):  # on draws of the rows it is larger than on the rows
+                        if traits(name).gaps != "largest":  # on draws of the rows it is larger than on the rows
                             spread.setdefault(name + suffix + reading, []).append(summed.drawn(times))
         complete[arm.name] = {
             name: MeasuredArm(np.array(of), np.stack(spread[name]) if len(spread.get(name, ())) == len(of) else None)
@@ -192,7 +192,8 @@ def unrenormalised(rows: Predictions, masked: str) -> Columns:
     of_all, answered = columns(rows, class_bins=()), columns(answers(rows, masked), class_bins=())
     confidence = np.exp(log_softmax(rows.logits))[np.arange(rows.n), answered.predicted]
     predicted, correct = answered.predicted, answered.correct
-    return dataclasses.replace(of_all, confidence=confidence, rest=1 - confidence, predicted=predicted, correct=correct)
+    numbers = {**of_all.numbers, "confidence": confidence, "rest": 1 - confidence}
+    return dataclasses.replace(of_all, numbers=numbers, predicted=predicted, correct=correct)
 
 
 def _terms(folder: Path) -> dict[str, Floats]:

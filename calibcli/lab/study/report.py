@@ -59,7 +59,7 @@ class JudgedClaim:
 
     def could_have_shown(self, decided: int) -> float | None:
         """Return the smallest difference that its seeds and rows show, of so many claims; None if it is about none."""
-        if self.verdict.difference is None or not self.claim.entry.traits.get("difference"):
+        if self.verdict.difference is None or not self.claim.entry.traits.difference:
             return None
         return self.verdict.difference.shown(decided)
 
@@ -170,7 +170,7 @@ def _claimed(study: Study, claim: StudyClaim, arms: Mapping[str, Mapping[str, Me
 def _debiased(name: str) -> str:
     """Return the other estimator of a binned error, of the same rows and map."""
     first, _, rest = name.partition(" ")
-    second = traits(first).get("debiased")
+    second = traits(first).debiased
     return f"{second} {rest}".strip() if second else name
 
 
@@ -213,7 +213,7 @@ def _estimate(name: str, study: Study, arm: str, arch: str, measured: MeasuredAr
         low=low,
         high=high,
         level=LEVEL if known else None,
-        unit=traits(name.removeprefix("train_").split()[0]).get("unit", ""),
+        unit=traits(name.removeprefix("train_").split()[0]).unit,
         how=f"mean of {study.seeds} seeds; {both}",
         reason="" if known else lost,
         n=len(measured.values),

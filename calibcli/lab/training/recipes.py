@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from calibcli.core.errors import CalibError, InputError, UsageError, refusing
 from calibcli.core.options import Positive, Range, Seed, check_options
-from calibcli.core.shelves import Choice, Shelf
+from calibcli.core.shelves import Choice, Shelf, Traits
 from calibcli.lab.training.options import Training
 from calibcli.networks import losses
 from calibcli.networks.deploy.checkpoint_export import last_linear
@@ -28,7 +28,7 @@ from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
 
 # Augmentation of whole batches, on the device.
 
-AUGMENTATIONS = Shelf("augmentation")
+AUGMENTATIONS = Shelf("augmentation", Traits)
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
@@ -122,7 +122,7 @@ def mixing(spec: str) -> Mixup | None:
     return mixups[0] if mixups else None
 
 
-def augmentations(spec: str) -> list[Choice]:
+def augmentations(spec: str) -> list[Choice[Traits]]:
     """Read the augmentations of `crop:pad=4+flip`, in order; none for "".
 
     Raises:
@@ -153,7 +153,7 @@ def pipeline(spec: str, shape: tuple[int, ...]) -> Augment | None:
 
 # Optimizers, and changes to their steps: `sgd:momentum=0.9+sam:rho=0.05`.
 
-OPTIMIZERS = Shelf("optimizer")
+OPTIMIZERS = Shelf("optimizer", Traits)
 
 Momentum = Annotated[float, Range(0, 1, open_high=True)]
 Decay = Annotated[float, Range(0, 1e6)]
@@ -278,7 +278,7 @@ def sam(parameters: list[nn.Parameter], lr: float, *, rho: Annotated[float, Rang
     return Ascent(parameters, rho)
 
 
-def optimizer_choices(spec: str) -> tuple[Choice, ...]:
+def optimizer_choices(spec: str) -> tuple[Choice[Traits], ...]:
     """Read the optimizer of `sgd:momentum=0.9+sam:rho=0.05`, and the ascent around its steps.
 
     Raises:
@@ -301,7 +301,7 @@ def build(spec: str, parameters: Iterable[nn.Parameter], lr: float) -> tuple[tor
 
 # The recipe, and its schedule of the learning rate.
 
-SCHEDULES = Shelf("schedule")
+SCHEDULES = Shelf("schedule", Traits)
 
 Factor = Annotated[float, Range(0, 1000)]
 
@@ -378,7 +378,7 @@ def _added(spec: str, loss: Callable[..., Any]) -> None:
 
 
 @functools.cache
-def _schedule(spec: str) -> Choice:
+def _schedule(spec: str) -> Choice[Traits]:
     return SCHEDULES.choose(spec)
 
 
@@ -431,7 +431,7 @@ def constant(number: int, total: int, epochs: int) -> float:
 
 # Changes of a trained network, which need no training.
 
-CHANGES = Shelf("change of a network")
+CHANGES = Shelf("change of a network", Traits)
 SAME = 1e-4  # of the largest logit: by how much rounding may move the logits of a function that stays
 
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from calibcli.core.errors import InputError
 from calibcli.core.options import Range
-from calibcli.core.shelves import Shelf
+from calibcli.core.shelves import Shelf, Traits
 
 # The shelf of networks, and the options that families share.
 
-ARCHITECTURES = Shelf("architecture", package="calibcli.networks.architectures")
+ARCHITECTURES = Shelf("architecture", Traits, package="calibcli.networks.architectures")
 
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 Norm = Literal["batch", "group", "none"]

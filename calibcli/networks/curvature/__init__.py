@@ -29,7 +29,7 @@ from calibcli.networks.curvature.engine import Engine, Progress, Shared
 from calibcli.networks.curvature.loss import LogitLoss, PlacedLoss, independent, name
 from calibcli.networks.curvature.memory_plan import Memory
 from calibcli.networks.curvature.problem import CurvatureProblem, Forward, IndexedData, Tensors, second_order
-from calibcli.networks.curvature.quantities import DEFAULT, QUANTITIES, QuantityEstimates
+from calibcli.networks.curvature.quantities import DEFAULT, QUANTITIES, QuantityEstimates, QuantityTraits
 from calibcli.networks.curvature.selftest import SelfTest, check
 from calibcli.networks.dataset import Dataset
 from calibcli.networks.device import held_signals
@@ -120,7 +120,7 @@ def posed(
 def measured(
     problem: CurvatureProblem,
     losses: list[LogitLoss],
-    choices: Sequence[Choice],
+    choices: Sequence[Choice[QuantityTraits]],
     *,
     seed: int,
     level: float,
@@ -132,14 +132,14 @@ def measured(
     # one process holds no signals back; of several all must have heard of one
     holding = held_signals() if devices.world() > 1 else contextlib.nullcontext()
     with second_order(problem.device, problem.model), problem.memory_errors(), holding as signals:
-        certified = any(c.traits.get("certifies") and c.options.get("bound") != "estimate" for c in choices)
+        certified = any(c.traits.certifies and c.options.get("bound") != "estimate" for c in choices)
         test = check(problem, losses[0], by_group=certified)
         independent(problem)
         shared = Shared(problem, seed, level, progress, signals)
         shared.by_row = terms is not None
-        if any(c.traits.get("folds") for c in choices):
+        if any(c.traits.folds for c in choices):
             shared.head  # noqa: B018  # refused before anything is measured
-        findings: list[tuple[LogitLoss, Choice, QuantityEstimates]] = []
+        findings: list[tuple[LogitLoss, Choice[QuantityTraits], QuantityEstimates]] = []
         for one in losses:
             engine = Engine(shared, one)
             findings += [(one, choice, f) for choice, f in _run(engine, choices, interrupts)]
@@ -154,11 +154,11 @@ def measured(
 
 
 def _run(
-    engine: Engine, choices: Sequence[Choice], interrupts: tuple[type[BaseException], ...]
-) -> list[tuple[Choice, QuantityEstimates]]:
+    engine: Engine, choices: Sequence[Choice[QuantityTraits]], interrupts: tuple[type[BaseException], ...]
+) -> list[tuple[Choice[QuantityTraits], QuantityEstimates]]:
     """Compute each choice, in the order that shares most work; the estimates come in the order asked."""
     shared = engine.shared
-    order = sorted(range(len(choices)), key=lambda i: int(choices[i].traits["order"]))
+    order = sorted(range(len(choices)), key=lambda i: choices[i].traits.order)
     findings: dict[int, QuantityEstimates] = {}
     report = shared.progress
     for position, i in enumerate(order):
@@ -183,7 +183,7 @@ def _result(
     shared: Shared,
     test: SelfTest,
     losses: list[LogitLoss],
-    findings: list[tuple[LogitLoss, Choice, QuantityEstimates]],
+    findings: list[tuple[LogitLoss, Choice[QuantityTraits], QuantityEstimates]],
 ) -> Result:
     estimates: list[Estimate] = []
     plots: list[Plot] = []
@@ -198,8 +198,8 @@ def _result(
             for e in f.estimates:
                 where = dataclasses.replace(e.where, parts={"loss": name(loss), **e.where.parts}) if number else e.where
                 level = shared.level if e.low is not None and "sampling_se" in e.detail and e.se is not None else None
-                named = choice.traits.get("estimate", choice.name) + choice.spec.removeprefix(choice.name)
-                tier, n = choice.traits.get("tier", "few"), problem.layout.n
+                named = (choice.traits.estimate or choice.name) + choice.spec.removeprefix(choice.name)
+                tier, n = choice.traits.tier, problem.layout.n
                 estimates.append(dataclasses.replace(e, name=named, level=level, n=n, tier=tier, **where.fields))
             plots += [_labelled(p, label) for p in f.plots]
             notes += f.notes

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 import torch
 
 from calibcli.calibrators.temperature import REASONS
-from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.figure_data import Curve, Plot, Tier
 from calibcli.core.options import Positive, Range
 from calibcli.core.result import Cell, Estimate
 from calibcli.core.scope import Scope
-from calibcli.core.shelves import Shelf
+from calibcli.core.shelves import Shelf, Traits
 from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import NUDGE, SHARE, Engine
 from calibcli.networks.curvature.ggn import GGNTrace
@@ -296,7 +296,27 @@ def _curve(label: str, kind: Any, y: Any, low: Any = None, high: Any = None, x: 
 
 DEFAULT = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
 """What is measured when nothing is asked for."""
-QUANTITIES = Shelf("curvature quantity", package="calibcli.networks.curvature", first=DEFAULT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantityTraits(Traits):
+    """What a quantity says of itself."""
+
+    order: int
+    """Its place in the order of measuring, which lets quantities share most work."""
+    tier: Tier = "few"
+    """Whether a screen shows it first, as of all estimates."""
+    estimate: str = ""
+    """The name that the result gives its estimate; "" is its own."""
+    certifies: bool = False
+    """It certifies an eigenvalue, for which the self-test measures each group of parameters."""
+    by_row: bool = False
+    """It is a mean of terms of the rows, whose error over rows a study counts."""
+    folds: bool = False
+    """It folds a temperature into the last layer, which is looked for, or refused, before anything is measured."""
+
+
+QUANTITIES = Shelf("curvature quantity", QuantityTraits, package="calibcli.networks.curvature", first=DEFAULT)
 
 Precision = Annotated[float, Range(1e-12, 1)]
 Probes = Annotated[int, Range(1, 1_000_000)]
@@ -319,16 +339,21 @@ def _no_terms(engine: Engine) -> None:
     """Leave the terms of rows out (see `Terms`)."""
 
 
-def _and_after(example: str, *, relative: bool = False, **known: Any) -> Callable[[Any], Any]:
+Measure = Callable[..., QuantityEstimates]
+
+
+def _and_after(
+    example: str, *, order: int, tier: Tier = "few", certifies: bool = False, relative: bool = False
+) -> Callable[[Measure], Measure]:
     """Put a quantity on the shelf twice, as it is and after the network's own temperature, as a decorator.
 
     Args:
         example: what the second one is of the sample model.
+        order, certifies: traits of both.  tier: of the first; the second is shown where it is asked for.
         relative: whether its coordinates are relative changes of the parameters.
-        known: traits of both.
     """
 
-    def put(target: Callable[..., QuantityEstimates]) -> Callable[..., QuantityEstimates]:
+    def put(target: Measure) -> Measure:
         name = target.__name__
 
         @functools.wraps(target)
@@ -360,8 +385,11 @@ def _and_after(example: str, *, relative: bool = False, **known: Any) -> Callabl
     >>> round(calibcli.curvature(model, None, "{name} after", device="cpu")["{name} after"].value, 2)
     {example}
     """
-        QUANTITIES.add(**known, by_row=True)(plain)
-        QUANTITIES.add(f"{name} after", **{**known, "tier": "asked"}, by_row=True, folds=not relative)(after)
+        QUANTITIES.add(order=order, tier=tier, certifies=certifies, by_row=True)(plain)
+        later = QUANTITIES.add(
+            f"{name} after", order=order, tier="asked", certifies=certifies, by_row=True, folds=not relative
+        )
+        later(after)
         return target
 
     return put

@@ -64,7 +64,7 @@ def linear(scaler: Scaler) -> tuple[Array, Array]:
     """
     k, name = scaler.k, scaler.choice.name
     with np.errstate(all="ignore"):
-        out = scaler.choice.traits["map"](HeadScores(k), scaler.parameters, np.eye(k + 1, k, -1))
+        out = scaler.choice.traits.map(HeadScores(k), scaler.parameters, np.eye(k + 1, k, -1))
     a, c = (out[1:] - out[0]).T, out[0]
     rows = np.random.default_rng(0).standard_normal((PROBES, k)) * SPREAD
     limit = LIMITS["float64"]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.core.options import Range
-from calibcli.core.shelves import Shelf
+from calibcli.core.shelves import Shelf, Traits
 from calibcli.networks.derivatives.normalisation import upcast
 
 # Probabilities of a softmax in log space, exact at saturation and twice differentiable there.
@@ -68,8 +68,8 @@ def surprise_ratio(m: Tensor) -> Tensor:
 
 # The shelves of losses and penalties, and the interface of one of each.
 
-LOSSES = Shelf("loss", package="calibcli.networks.losses", first=("ce", "label_smoothing", "focal", "brier"))
-PENALTIES = Shelf("penalty", package="calibcli.networks.losses")
+LOSSES = Shelf("loss", Traits, package="calibcli.networks.losses", first=("ce", "label_smoothing", "focal", "brier"))
+PENALTIES = Shelf("penalty", Traits, package="calibcli.networks.losses")
 
 Gamma = Annotated[float, Range(0, 1000)]
 Weights = Annotated[tuple[float, ...], Range(0, 1e9)]
