@@ -383,22 +383,22 @@ BEND, BEND_SLOPE = 0.968, 0.798
 SPREADING = 1e-5  # largest error of smECE by spreading rows over CELLS cells
 
 
-def _condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float | None:
+def _condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float | None:
     """Bound the change by merging the rows of each outcome in a cell, which keeps their number, mean and variance in p.
 
     Such rows add Σ s h(p) to r_σ(t), h(p) = (p - y) K_σ(t, p). That differs from h at their mean, times their share, by
     at most ½ (Σ s variance) max|h''| (Taylor), before merging and after it, so that merging changes it by at most (Σ s
     variance) max|h''|. h'' = 2 K' + (p - y) K'', and ∫ over t of |h''| is at most 2 ∫|K'| + ∫|K''|. So ∫|r_σ| changes
     by at most c = variance (2 BEND_SLOPE / σ + BEND / σ²), and with it σ*: ∫|r_σ| falls with σ, and where it changes by
-    c at σ*, its fixed point moves by no more. `at.variance` is Σ s variance over all cells and outcomes.
+    c at σ*, its fixed point moves by no more. `placed.variance` is Σ s variance over all cells and outcomes.
 
     Many rows are spread over cells, the merged ones and those of the file each with an error of SPREADING.
     """
     if options["variant"] != "exact":
         return None
     sigma = options["sigma"] or max(value, LEAST)
-    spreading = 2 * SPREADING if at.sample.n > EXACT or at.view.n > EXACT else 0.0
-    return min(at.variance * (2 * BEND_SLOPE / sigma + BEND / sigma**2) + spreading, 1.0)
+    spreading = 2 * SPREADING if placed.sample.n > EXACT or placed.view.n > EXACT else 0.0
+    return min(placed.variance * (2 * BEND_SLOPE / sigma + BEND / sigma**2) + spreading, 1.0)
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability", condensed=_condensed, label="smECE", error=2)
@@ -433,25 +433,25 @@ TRIWEIGHT = 7.52  # ∫|K''| of the triweight kernel (35/32) (1 - u²)³: 4 |K'(
 Width = Annotated[float, Range(2e-3, 1e6)]  # exp(1 / width) must be a number
 
 
-def _mmce_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+def _mmce_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """Bound the change by merging the rows of each outcome in a cell, which keeps their number, mean and variance in p.
 
     Let a be the vector Σ s r φ(p) of the rows before merging and b that after it, k the kernel φ·φ. The square changes
     by |a|² - |b|² = (a - b)·(a + b), which is the change of the sum of r u(p), u(p) = φ(p)·(a + b). With M = Σ s|r|,
     which merging keeps, |u| <= 2 M and |u'| <= 2 M / width, as k = exp(-|p - q| / width). So r u(p) changes with p by
     at most 2 M (1 + 1 / width), and a row lies from the mean of its cell and outcome by its standard deviation on
-    average at most, before merging and after it: 2 Σ s deviation · 2 M (1 + 1 / width) in all. `at.deviation` is Σ s
-    deviation, and `at.weight`, (cells,), adds up to M.
+    average at most, before merging and after it: 2 Σ s deviation · 2 M (1 + 1 / width) in all. `placed.deviation` is Σ
+    s deviation, and `placed.weight`, (cells,), adds up to M.
 
     The balanced form divides the residuals by the shares of right and wrong rows, the smaller of which counts here.
     """
-    view, scale = at.view, 1.0
+    view, scale = placed.view, 1.0
     if options["weighted"]:
         right = float(view.shares[view.hit].sum())
         scale = 1 / max(min(right, 1 - right), 1e-12)
-    mean = float(at.weight.sum())
+    mean = float(placed.weight.sum())
     rounding = 1e-13 * math.sqrt(view.total) * mean
-    change = (4 * (1 + 1 / options["width"]) * at.deviation + rounding) * mean * scale**2
+    change = (4 * (1 + 1 / options["width"]) * placed.deviation + rounding) * mean * scale**2
     return change if options["square"] else of_root(change, value)
 
 
@@ -537,7 +537,7 @@ def laplace_form(p: Floats, r: Floats, width: float) -> float:
     return 2 * float(r @ before) - float(r @ r)
 
 
-def _kde_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+def _kde_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """Bound the change by merging the rows of each outcome in a cell, which keeps their number, mean and variance in p.
 
     The integrand is |t f(t) - min(f(t), h(t))| with f the density of all rows and h that of the hits. It changes by at
@@ -547,8 +547,8 @@ def _kde_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> 
 
     The variance also grows as rows are spread over a grid, by at most 1/4 of its squared step; that is counted twice.
     """
-    width = kde_bandwidth(at.view)
-    variance = at.variance + 2 * (1 / KERNEL_CELLS) ** 2 / 4
+    width = kde_bandwidth(placed.view)
+    variance = placed.variance + 2 * (1 / KERNEL_CELLS) ** 2 / 4
     return min(3 * TRIWEIGHT * variance / width**2, 1.0)
 
 
