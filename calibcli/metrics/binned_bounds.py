@@ -184,9 +184,9 @@ def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) 
     """
     x, mean, variance, products = _folded()  # (X,), (X,), (X,), (X, 1, M)
     largest = math.sqrt(float(spread.sum()) + undrawn_variance)
-    known = least > 0
-    rest = float(spread[~known].sum()) + undrawn_variance
-    low, high = least[known], spread[known]  # (K,) of the K bins with a known deviation
+    reliable = least > 0
+    rest = float(spread[~reliable].sum()) + undrawn_variance
+    low, high = least[reliable], spread[reliable]  # (K,) of the K bins with a known deviation
     variances = high * np.interp(x[:, None] * (low / np.sqrt(high)), x, variance)  # (X, K)
     slopes = low.astype(np.float32)[:, None] * products  # (X, K, M) ν σ x; float32 takes half the time
     duals = np.empty((len(DUAL_SCALES), len(MULTIPLIERS)))

@@ -104,8 +104,8 @@ class Gaps(NamedTuple):
         weights = self.weight[first], self.weight[~first]
         if self.paired:
             left, right = self._pairs
-            one, two = every[left], every[right]
-            parts, back = ((one + two) / 2, two - one), np.hstack([(one + two).T, (two - one).T / 2])
+            sums, changes = every[left] + every[right], every[right] - every[left]  # (B / 2, B) each
+            parts, back = (sums / 2, changes), np.hstack([sums.T, changes.T / 2])
             weights = (self.weight[left] + self.weight[right],) * 2
         floor = ROUNDED * float(np.diag(self.covariance).max(initial=0.0))
         means = [
@@ -156,9 +156,9 @@ class Gaps(NamedTuple):
         unsure = np.where(size < UNSURE * self.sigma, BIASED * self.sigma, 0.0)
         if not self.paired:
             return float(unsure.sum())
-        one, two = self._pairs
-        apart = np.abs(self.d[two] - self.d[one]) + BIASED * np.abs(self.sigma[two] - self.sigma[one])
-        return float(np.minimum(unsure[one] + unsure[two], apart).sum())
+        left, right = self._pairs
+        apart = np.abs(self.d[right] - self.d[left]) + BIASED * np.abs(self.sigma[right] - self.sigma[left])
+        return float(np.minimum(unsure[left] + unsure[right], apart).sum())
 
     @property
     def _pairs(self) -> tuple[Ints, Ints]:
@@ -175,8 +175,8 @@ class Gaps(NamedTuple):
         """
         if not self.paired:
             return math.inf
-        one, two = self._pairs
-        change = np.eye(len(self.d))[two] - np.eye(len(self.d))[one]  # (B / 2, B), gaps to d_2 - d_1
+        left, right = self._pairs
+        change = np.eye(len(self.d))[right] - np.eye(len(self.d))[left]  # (B / 2, B), gaps to d_2 - d_1
         noise = math.sqrt(float(np.abs(change @ self.covariance @ change.T).sum()))
         return float(np.abs(change @ self.d).sum()) + math.hypot(normal_quantile(1 - alpha) * noise, undrawn)
 
