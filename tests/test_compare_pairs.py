@@ -307,6 +307,22 @@ def test_rows_are_in_the_bins_that_hold_them(seed: int, method: Any, kind: str) 
     assert np.allclose(members.share.sum(axis=1), 1)
 
 
+@pytest.mark.finding
+def test_rows_that_interpolated_edges_omit_are_in_no_bin() -> None:
+    """They were counted in the covariance of the first gap, which they are no part of."""
+    rng = np.random.default_rng(0)
+    p = np.maximum(rng.random(200).round(2), 0.25)  # a fourth of the rows have the smallest confidence
+    view = BinaryOutcomes(p, 1 - p, rng.random(200) < 0.6, None, False, None)
+    table = view.mass_bins(7, "mukhoti")
+    members = paired_bins.BinMembership.of(view, table)
+    assert np.allclose(members.sums(view.shares * view.residual), table.weighted_gap)
+    assert np.allclose(members.sums(view.shares), table.weight)
+    assert table.weight.sum() == pytest.approx(np.mean(p > 0.25))
+    gaps = paired_bins._gaps((view, view), (table, table))
+    counted = np.where(p > 0.25, view.residual, 0.0)
+    assert gaps.covariance[:7, :7].sum() == pytest.approx(np.var(counted) / 200)
+
+
 @lru_cache
 def near_pairs() -> dict[str, Any]:
     return dict(importlib.import_module("_paired_near").pairs())

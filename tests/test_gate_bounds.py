@@ -258,6 +258,30 @@ def test_sharp_coverage_where_it_is_hardest(times: float) -> None:
     assert max(above, below) <= 0.05 * runs + 3 * (0.05 * 0.95 * runs) ** 0.5
 
 
+@pytest.mark.finding
+@pytest.mark.parametrize("method", ["sharp", "score"])
+@pytest.mark.parametrize("groups", [None, np.arange(400) // 4])
+def test_bounds_at_a_level_of_one_half(method: Any, groups: Any) -> None:
+    """Normal and Student's quantiles are both 0 there; it was a division by zero."""
+    half, near = (ece_bounds(*rows(2), alpha=alpha, method=method, groups=groups) for alpha in (0.5, 0.4999))
+    assert half.lower == pytest.approx(near.lower, abs=1e-4)
+    assert half.value <= half.upper <= half.value + 0.01
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("events", [1.0, 40.0], ids=["no bin has enough rows", "every bin has"])
+def test_the_largest_passing_ece_is_the_one_whose_upper_bound_is_the_limit(events: float) -> None:
+    """Where no bin had enough rows, an ECE of 0 passed any limit, and a plan asked for 10 rows instead of 300."""
+    spread, length = np.array([2e-5, 4e-5, 1e-5]), 0.02
+    arguments: Any = np.array([0.004, -0.01, 0.002]), spread, spread**2 / events, 1e-3, 0.05
+    for limit in (0.001, 0.015, 0.03, 0.08):
+        largest = sharp.sharp_largest(limit, length, *arguments)
+        if largest < 0:  # not even an ECE of 0 passes
+            assert sharp.sharp_upper(0.0, length, *arguments) > limit
+        else:
+            assert sharp.sharp_upper(largest, largest + length, *arguments) == pytest.approx(limit)
+
+
 def test_chance_level_of_rows_in_groups_is_that_of_the_groups() -> None:
     """Rows that are written ten times each tell no more than once."""
     rng = np.random.default_rng(7)

@@ -1,18 +1,24 @@
 """One-sided bounds of the ECE of the population, from n rows: what PASS and FAIL of a gate on ECE need.
 
-With r = p - y per row, d_b = mean(r in bin b) and s the true signs of d: ECE = s·d. The estimate is E = Σ|d̂_b|.
+Row i has the residual r_i = p_i - y_i and the share w_i of the weight (1/n without weights). In bin b the gap of the
+population is d_b = E[r 1_b], which the rows estimate by d̂_b = Σ w_i r_i over the rows of the bin. Let s_b be the sign
+of d_b. Then
 
-- Upper: ECE = s·d <= E + s·(d - d̂), and the variance of s·d̂ is at most E[r²]/n. `core.statistics.unseen_reach` also
-  allows for errors of rows that were not drawn: without that a saturated model with no error among its rows would get
-  an interval of length nearly 0.
-- Lower: E - ECE <= ‖d̂ - d‖₁ (triangle inequality), whose quantile is that of normal bins with variance
-  max(mean r² 1_b, mean p(1-p) 1_b)/n.
+    ECE = Σ |d_b| = s·d,    its estimate E = Σ |d̂_b|,    unit = Σ w_i² = 1 / n_eff,
+    spread_b = Σ w_i² r_i² over the bin: the variance of d̂_b about 0, a little more than that about d_b.
 
-`method=sharp` has shorter bounds for independent rows. The plain bounds assume the worst case: above, that the sign of
-every bin is known (E then has no upward bias, although it has one wherever a gap is small beside its noise); below,
-that every bin is calibrated (E then has all of that bias, although it has none where a gap is clearly there). The sharp
-bounds use, above, the worst case that the data leave open, and below, signs that the rows themselves predict. With
-normal bins, d̂_b = d_b + σ_b Z_b and x_b = |d_b|/σ_b, a bin adds σ_b |x_b + Z_b| to the estimate E.
+The plain bounds (`method=score`):
+
+- Upper: ECE = s·d <= E + s·(d - d̂), as s·d̂ <= Σ|d̂_b|. The last term is the noise of one mean, of s_b r over the rows,
+  whose variance is at most Σ w_i² r_i². To its quantile `core.statistics.unseen_reach` adds what rows that were not
+  drawn may cost: without that a saturated model with no error among its rows would get an interval of length nearly 0.
+- Lower: E - ECE <= Σ|d̂_b - d_b| (triangle inequality), whose quantile is that of normal bins with variance
+  max(Σ w² r², Σ w² p (1 - p)) over the bin.
+
+The plain bounds assume the worst case: above, that the sign of every bin is known (E then has no upward bias, although
+it has one wherever a gap is small beside its noise); below, that every bin is calibrated (E then has all of that bias,
+although it has none where a gap is clearly there). `method=sharp` has shorter bounds for independent rows: above, from
+the worst case that the data leave open (`sharp_upper`), below, from signs that the rows themselves predict (`signed`).
 """
 
 from __future__ import annotations
@@ -40,8 +46,12 @@ from calibcli.scores.predictions import Floats
 EVENTS = 10.0  # effective rows behind the variance of a bin, below which its bias is not relied on
 CAUTION = 1.0  # standard errors by which the variance of a bin is lowered before its bias is relied on
 WHOLE = 0.2  # share of alpha for the plain lower bound; the rest is for that by signs
-NEAR = np.array([0.6, 0.7, 0.8, 0.9, 1.0])[:, None]  # s of the duals, as shares of the largest √V
-MULTIPLIERS = np.linspace(0, 1, 21)  # values of ν
+
+DUAL_SCALES = (0.6, 0.7, 0.8, 0.9, 1.0)
+"""Values of s in √V <= V/(2s) + s/2, as shares of the largest √V. It is an equality at s = √V, and √V is between
+(1 - 2/π)^½ = .603 of the largest (all gaps 0) and all of it (all gaps large). Any s gives a bound."""
+MULTIPLIERS = np.linspace(0, 1, 21)
+"""(M,) values of ν, the slopes of the lines; beyond 1 there is no minimum over x, as f(x) - x is bounded."""
 
 
 def sharp_upper(
@@ -49,53 +59,80 @@ def sharp_upper(
 ) -> float:
     """Return the largest ECE that E does not contradict at level alpha.
 
-    An ECE of τ is contradicted when E is below the α quantile of E for every way to spread τ over the bins. That
-    quantile is at least min_d [μ(d) - z √V(d)], μ = Σ σ f(x), V = Σ σ² v(x), f and v mean and variance of |x + Z|
-    (sums of |x + Z| are skewed to the right, so the normal quantile is too low). The minimum is bounded from below by
-    duality: √V <= V/(2s) + s/2 for every s makes it separable, a multiplier ν takes care of Σ|d_b| = τ.
+    With normal bins, d̂_b = d_b + σ_b Z_b, so that a bin adds σ_b |x_b + Z_b| to E, where x_b = |d_b| / σ_b. Let f(x)
+    and v(x) be the mean and the variance of |x + Z|. Then E has the mean μ = Σ σ_b f(x_b) and the variance
+    V = Σ σ_b² v(x_b), to which one is added for rows that were not drawn. Its α quantile is at least μ - z √V: sums of
+    |x + Z| are skewed to the right, and a normal quantile on the left lies too low.
+
+    An ECE of τ is contradicted when E is below that quantile for every way to spread τ over the bins. So the bound is
+    the largest τ with min {μ(d) - z √V(d) : Σ|d_b| = τ} <= E. `_quantile` bounds that minimum from below by a maximum
+    of rising lines in τ, and the crossing of E with these lines is at or above the one that is sought.
+
+    E is raised to `_usual_low` first, which can only raise the bound: chance may make the E of a calibrated model so
+    low that it would contradict every τ, and the bound would then be 0. (Where alpha exceeds .16, so that z < 1, this
+    may still happen. The bound keeps its level all the same.)
 
     Args:
-        value: E.  plain: the plain bound, never exceeded.
-        d: (B,) signed gaps.
-        spread: (B,) Σ (r_i/n)², the variance of d̂_b about 0.  fourth: (B,) Σ (r_i/n)⁴, its sampling error squared.
-        unit: 1 / n_eff.
+        value: E.  plain: the plain upper bound, which is returned where this one is larger, where no bin has enough
+            rows for it, and at alpha = 1/2, where z is 0.
+        d: (B,) signed gaps d̂.
+        spread: (B,) Σ w² r², the variance of d̂ about 0.
+        fourth: (B,) Σ w⁴ r⁴, the sampling variance of `spread`.
+        unit: Σ w² = 1 / n_eff.  alpha: error probability, at most 1/2.
     """
     z = normal_quantile(1 - alpha)
     least = _known_deviation(d, spread, fourth, unit)
-    # the variance that the plain bound adds for rows that were not drawn, in no bin in particular
+    if z <= 0 or not least.any():
+        return plain
+    # (plain - E)² = z² (Σ spread + the variance that stands for rows that were not drawn, in no bin in particular)
     undrawn_variance = max(((plain - value) / z) ** 2 - float(spread.sum()), 0.0)
-    value = max(value, _usual_low(least))
-    return min(plain, _quantile(least, spread, undrawn_variance, z).reaching(value)) if least.any() else plain
+    raised = max(value, _usual_low(least))
+    return min(plain, _quantile(least, spread, undrawn_variance, z).reaching(raised))
 
 
 def sharp_largest(
     limit: float, length: float, d: Floats, spread: Floats, fourth: Floats, unit: float, alpha: float
 ) -> float:
-    """Return the largest E whose upper bound is at most `limit`.
+    """Return the largest E whose upper bound by `sharp_upper` is at most `limit`: what a plan calls a PASS.
+
+    That bound is the smaller of two. The plain one is E + length, so it allows E <= limit - length. The sharp one is at
+    most `limit` for E up to the height of the lines at τ = limit, provided that E is not raised to more than that: if
+    `_usual_low` is higher, no E has a sharp bound within the limit.
 
     Args:
         length: distance of the plain bound from E.  Others as for `sharp_upper`.
     """
     z = normal_quantile(1 - alpha)
     least = _known_deviation(d, spread, fourth, unit)
+    if z <= 0 or not least.any():
+        return limit - length
     undrawn_variance = max((length / z) ** 2 - float(spread.sum()), 0.0)
-    most = _quantile(least, spread, undrawn_variance, z).at(limit) if least.any() else 0.0
-    return max(limit - length, most if most >= _usual_low(least) else -math.inf)
+    height = _quantile(least, spread, undrawn_variance, z).at(limit)
+    return max(limit - length, height if height >= _usual_low(least) else -math.inf)
 
 
 def _known_deviation(d: Floats, spread: Floats, fourth: Floats, unit: float) -> Floats:
-    """Bound the standard deviation of each gap about its mean from below: less its error; 0 where rows are too few."""
-    known = np.divide(spread**2, fourth, out=np.zeros_like(spread), where=fourth > 0) >= EVENTS
-    return np.sqrt(np.where(known, np.maximum(spread - CAUTION * np.sqrt(fourth) - d**2 * unit, 0), 0))
+    """Return (B,) lower bounds of σ_b, the standard deviation of d̂_b about its mean; 0 where rows are too few.
+
+    σ_b² = spread_b - CAUTION · (standard error of spread_b) - d̂_b² unit: the last term turns the second moment about 0
+    into one about the mean. spread² / fourth = (Σ w²r²)² / Σ w⁴r⁴ is the number of rows of equal w²r² that would
+    measure the variance as well; below EVENTS of them it is not relied on.
+    """
+    enough = np.divide(spread**2, fourth, out=np.zeros_like(spread), where=fourth > 0) >= EVENTS
+    return np.sqrt(np.where(enough, np.maximum(spread - CAUTION * np.sqrt(fourth) - d**2 * unit, 0), 0))
 
 
 def _usual_low(least: Floats) -> float:
-    """Return an E that nearly no model is below: a lower one is no evidence of being better than perfect."""
+    """Return the mean of E for a perfectly calibrated model, less one standard deviation; five of six such are above.
+
+    Σ σ_b |Z_b| has the mean (2/π)^½ Σ σ_b and the variance (1 - 2/π) Σ σ_b². A lower E is no evidence of being better
+    than perfect. One standard deviation is a choice: any floor keeps the level, a higher one makes bounds longer.
+    """
     return _mean_norm(least) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
 
 
 def _mean_norm(deviations: Floats) -> float:
-    """Return the mean of ‖G‖₁ for normal numbers G with these deviations about 0."""
+    """Return the mean of ‖G‖₁ for normal numbers G with these deviations about 0: (2/π)^½ Σ σ_b."""
     return math.sqrt(2 / math.pi) * float(deviations.sum())
 
 
@@ -103,8 +140,8 @@ class _Lines(NamedTuple):
     """A lower bound of the α quantile of E over all gaps with Σ|d_b| = τ: as a function of τ the maximum of lines.
 
     Attributes:
-        duals: (len(NEAR), len(MULTIPLIERS)) values at τ = 0 of lines with the slopes MULTIPLIERS.
-        whole: that of the line with slope 1 that holds whatever the gaps.
+        duals: (S, M) values at τ = 0 of lines whose slopes are MULTIPLIERS, a row for each of DUAL_SCALES.
+        whole: that of a line of slope 1 that holds whatever the gaps.
     """
 
     duals: Floats
@@ -115,27 +152,59 @@ class _Lines(NamedTuple):
         return max(float((self.duals + MULTIPLIERS * tau).max()), self.whole + tau)
 
     def reaching(self, value: float) -> float:
-        """Return the largest τ where the bound is at most `value`; 0 where it never is."""
+        """Return the largest τ where the bound is at most `value`; 0 where it never is.
+
+        A line c + ν τ is at most `value` up to τ = (value - c) / ν. One of slope 0 always is, or never.
+        """
         if self.duals[:, 0].max() > value:
             return 0.0
         return max(0.0, min(value - self.whole, float(((value - self.duals[:, 1:]) / MULTIPLIERS[1:]).min())))
 
 
 def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) -> _Lines:
-    """Compute the duals, and the line that holds whatever the gaps: E is at least τ - z s."""
-    x, mean, variance, products = _folded()
-    s, on = math.sqrt(float(spread.sum()) + undrawn_variance), least > 0
-    rest, size, spread = float(spread[~on].sum()) + undrawn_variance, least[on], spread[on]
-    variances = spread * np.interp(x[:, None] * (size / np.sqrt(spread)), x, variance)
-    shares = NEAR * s  # the s of each dual; in (s, x, B, ν) a minimum over x is vectorised, in float32 twice as well
-    of_gaps = (size * mean[:, None] - (z / 2 / shares)[..., None] * variances).astype(np.float32)
-    terms = of_gaps[..., None] - size.astype(np.float32)[:, None] * products
-    return _Lines(terms.min(axis=1).sum(axis=1, dtype=np.float64) - z / 2 * (rest / shares + shares), -z * s)
+    """Bound min {μ(d) - z √V(d) : Σ|d_b| = τ} of `sharp_upper` from below, by lines in τ (Lagrange duality).
+
+    1. √V <= V/(2s) + s/2 for every s > 0, so the minimum is at least that of μ - z V/(2s) - z s/2, a sum over bins.
+    2. For every ν, that minimum over Σ|d_b| = τ is at least ν τ plus the minimum over all d of the sum less ν Σ|d_b|.
+       In that each bin has a minimum of its own, over x_b:
+
+           line(τ) = ν τ + Σ_b min_x [σ f(x) - z/(2s) σ² v(x) - ν σ x] - z/2 (rest / s + s)
+
+    σ_b is not known, only least_b <= σ_b <= spread_b^½. At a given d the mean σ f(d/σ) rises with σ (by 2 φ(x) dσ), and
+    so does the variance σ² v(d/σ) (by (1 - 2 f(x) φ(x)) dσ², at least .36 dσ²). So the mean is taken at `least` and the
+    variance at `spread`. x is |d| / least, and therefore v is taken at |d| / spread^½ = x least / spread^½.
+
+    A bin without a known deviation has at least the mean |d_b| >= ν |d_b|, and at most the variance spread_b: its terms
+    in x are left out, and its variance is in `rest`.
+
+    The minimum over x is that of a grid. Between its points, .1 apart, the sum can be lower by at most
+    .1² / 8 · max f'' = .001 σ, as f'' = 2 φ(x) <= .8: a thousandth of the noise of a bin.
+
+    The line of slope 1, E >= τ - z S with S² = Σ spread + undrawn, holds whatever the gaps: E >= s·d̂, whose mean is τ.
+    """
+    x, mean, variance, products = _folded()  # (X,), (X,), (X,), (X, 1, M)
+    largest = math.sqrt(float(spread.sum()) + undrawn_variance)
+    reliable = least > 0
+    rest = float(spread[~reliable].sum()) + undrawn_variance
+    low, high = least[reliable], spread[reliable]  # (K,) of the K bins with a known deviation
+    variances = high * np.interp(x[:, None] * (low / np.sqrt(high)), x, variance)  # (X, K)
+    slopes = low.astype(np.float32)[:, None] * products  # (X, K, M) ν σ x; float32 takes half the time
+    duals = np.empty((len(DUAL_SCALES), len(MULTIPLIERS)))
+    for row, scale in enumerate(DUAL_SCALES):
+        s = scale * largest
+        of_bins = (low * mean[:, None] - z / 2 / s * variances).astype(np.float32)  # (X, K)
+        smallest = (of_bins[:, :, None] - slopes).min(axis=0)  # (X, K, M) -> (K, M)
+        duals[row] = smallest.sum(axis=0, dtype=np.float64) - z / 2 * (rest / s + s)
+    return _Lines(duals, -z * largest)
 
 
 @lru_cache(maxsize=1)
 def _folded() -> tuple[Floats, Floats, Floats, npt.NDArray[np.float32]]:
-    """Tabulate mean and variance of |x + Z| at some x, of which the last stands for infinity, and (x, 1, ν) of x ν."""
+    """Tabulate the folded normal |x + Z|: (X,) x, (X,) its mean f, (X,) its variance v, and (X, 1, M) the products x ν.
+
+    f(x) = 2 φ(x) + x (2 Φ(x) - 1), where 2 Φ(x) - 1 = erf(x / √2), and v(x) = 1 + x² - f(x)². The last x stands for
+    infinity: from 4 on f(x) = x and v(x) = 1 but for 2e-4, so that nothing changes in between.
+    """
     x = np.append(np.linspace(0, 4, 41), 60.0)
     density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     mean = 2 * density + x * np.array([math.erf(v / math.sqrt(2)) for v in x])
@@ -144,19 +213,25 @@ def _folded() -> tuple[Floats, Floats, Floats, npt.NDArray[np.float32]]:
 
 
 def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
-    """Return a lower bound by signs that are fixed before a row is looked at: whatever they are, s·d <= ECE.
+    """Return a lower bound of the ECE by signs that are fixed before a row is looked at: whatever they are, s·d <= ECE.
 
-    Three claims, each with a third of alpha: the same sign for every row, |Σ d̂_b|, with both signs; and the sign of the
-    sum of the earlier rows of the bin. In the last Σ_i s_i r_i is a sum whose expectation, row by row, is at most the
-    ECE and whose variance is at most that of Σ d̂. Averaged over all orders of the rows it is, for a bin of many,
+    For such signs Σ w_i s_i r_i is below the ECE in expectation and has at most the variance Σ_b variance_b. Three
+    choices of signs are tried, each with a third of alpha, and the best one is taken:
 
-        |d̂| - σ M(|d̂| / σ),   M(x) = Φ(-x) / φ(x) (Mills' ratio):
+    - 1 and 2: the same sign for every row, + or -, which together give |Σ d̂_b|;
+    - 3: for each row the sign of the sum of the earlier rows of its bin. Averaged over all orders of the rows, which
+      keeps the expectation and does not raise the variance, a bin of many rows gives
 
-    the sum W of the rows in order is a Brownian bridge to d̂/σ, ∫ sign(W) dW = |W_1| - L with L its local time at 0
-    (Tanaka), and P(L > l | W_1 = x) = exp(-(l² + 2 l |x|) / 2). So no order has to be drawn.
+          |d̂| - σ M(|d̂| / σ),   M(x) = Φ(-x) / φ(x) (Mills' ratio).
+
+      For the sum W of the rows in order is a Brownian bridge from 0 to x = d̂/σ, and ∫ sign(W) dW = |W_1| - L with L
+      its local time at 0 (Tanaka). P(L > l | W_1 = x) = exp(-(l² + 2 l |x|) / 2), whose integral over l is M(|x|).
 
     Args:
-        d: (..., B) signed gaps.  variance: (..., B) of d̂.  alpha: error probability.
+        d: (..., B) signed gaps d̂.  variance: (..., B) of d̂, σ².  alpha: error probability.
+
+    Returns:
+        (...,) bounds, which may be negative.
     """
     sigma = np.sqrt(variance)
     x = np.divide(np.abs(d), sigma, out=np.zeros_like(d), where=sigma > 0)
@@ -166,23 +241,27 @@ def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
     return np.asarray(lower)
 
 
+MILLS_END, MILLS_STEPS = 8, 500  # end of the table of Mills' ratio, and its steps to 1
+
+
 def _mills(x: Floats) -> Floats:
-    """Return Φ(-x) / φ(x) for x >= 0, to 1e-6: interpolated, beyond 8 by its series."""
-    values, at = _mills_grid(), np.minimum(x, 8) * 500
-    below = np.minimum(at.astype(np.intp), 3999)
-    near = np.asarray(values[below] + (at - below) * (values[below + 1] - values[below]))
-    beyond = x >= 8
+    """Return Φ(-x) / φ(x) for x >= 0, to 1e-6: interpolated, beyond 8 by its series 1/x - 1/x³ + 3/x⁵ - 15/x⁷ + ..."""
+    values = _mills_grid()
+    place = np.minimum(x, MILLS_END) * MILLS_STEPS
+    below = np.minimum(place.astype(np.intp), MILLS_END * MILLS_STEPS - 1)
+    ratio = np.asarray(values[below] + (place - below) * (values[below + 1] - values[below]))
+    beyond = x >= MILLS_END
     far = 1 / x[beyond]
-    near[beyond] = far * (1 - far**2 * (1 - far**2 * (3 - far**2 * (15 - 105 * far**2))))
-    return near
+    ratio[beyond] = far * (1 - far**2 * (1 - far**2 * (3 - far**2 * (15 - 105 * far**2))))
+    return ratio
 
 
 @lru_cache(maxsize=1)
 def _mills_grid() -> Floats:
     """Tabulate Φ(-x) / φ(x) at 0, 1/500, ..., 8."""
-    grid = np.linspace(0, 8, 4001)
-    half = np.array([math.erfc(x / math.sqrt(2)) / 2 for x in grid])
-    return np.asarray(half * np.exp(grid**2 / 2) * math.sqrt(2 * math.pi))
+    grid = np.linspace(0, MILLS_END, MILLS_END * MILLS_STEPS + 1)
+    tail = np.array([math.erfc(x / math.sqrt(2)) / 2 for x in grid])
+    return np.asarray(tail * np.exp(grid**2 / 2) * math.sqrt(2 * math.pi))
 
 
 NULL = 0.95  # level of the quantile under calibration
@@ -232,48 +311,65 @@ def table_bounds(
     degrees; below 10 effective groups there are no bounds.
 
     Args:
-        view: probabilities and hits.  table: their equal-width bins.
+        view: probabilities and hits.  table: their equal-width bins, whose `weighted_gap` is d̂, (B,), and
+            `gap_variance` Σ w² r², (B,); `null_variance` is Σ w² p (1 - p), the variance of d̂ under calibration.
         alpha: error probability of each bound.
         family: number of claims made together; the lower bound holds at 1 - alpha / family.
         method: `sharp` (see above; without groups), or `score`.
     """
-    d, null, value = table.weighted_gap, table.null_variance, float(np.abs(table.weighted_gap).sum())
-    level, count, effective = 1 - alpha / family, None, math.inf
+    d = table.weighted_gap
+    value = float(np.abs(d).sum())
+    error = alpha / family  # of the lower bound
+    level = 1 - error
+    inside = max(level, 0.5 + 1e-6)  # for the ratio of two quantiles, which are both 0 at 1/2
     if view.groups is None:
-        covariance, steps = table.gap_variance, view.steps
-        z, z_lower = normal_quantile(1 - alpha), normal_quantile(level)
+        count, effective = None, math.inf
+        covariance = table.gap_variance  # (B,): a row lies in one bin, so that Σ w² r r' is 0 between bins
+        largest_moves = view.steps  # of E, by one row that was drawn and by one that was not
+        z, z_lower = normal_quantile(1 - alpha), normal_quantile(inside)
     else:
-        covariance, sizes = _grouped(view, view.groups, table)
+        covariance, sizes = _grouped(view, view.groups, table)  # (B, B), and (G,) shares of the groups
         count, effective = len(sizes), effective_groups(sizes)
-        steps = float(sizes @ sizes), float(sizes.max())
+        # A group may be wrong as a whole. One that was drawn moves E at the rate Σ c³ / Σ c² of `unseen_reach`, c = its
+        # share, which is put at Σ share², the share of the group of the average row. One that was not may be the
+        # largest.
+        largest_moves = float(sizes @ sizes), float(sizes.max())
         degrees = max(effective, FEWEST_GROUPS) - 1  # below that there are no bounds, only the level if calibrated
-        z, z_lower = (student_quantile(at, degrees) for at in (1 - alpha, level))
+        z, z_lower = student_quantile(1 - alpha, degrees), student_quantile(inside, degrees)
         method = "score"
-    # the largest variance of s·d̂ over every choice of signs s
-    upper = min(1.0, value + unseen_reach(z, float(np.abs(covariance).sum()), *steps))
-    more = np.maximum(null - variances(covariance), 0)
-    calibrated = covariance + (more if view.groups is None else np.diag(more))
-    free = null if view.groups is None else calibrated  # variances, or covariance, of the gaps of a calibrated model
-    null_high = norm_quantile(free, NULL, table.seed)
+
+    # Σ |covariance| is the largest variance of s·d̂ over all choices of signs s
+    upper = min(1.0, value + unseen_reach(z, float(np.abs(covariance).sum()), *largest_moves))
+
+    # Rows that look too good by chance show too little noise. A calibrated model has that of its confidences.
+    lacking = np.maximum(table.null_variance - variances(covariance), 0)
+    noise = covariance + (lacking if view.groups is None else np.diag(lacking))
+    null_noise = table.null_variance if view.groups is None else noise
+    null_high = norm_quantile(null_noise, NULL, table.seed)
+
     if method == "sharp":
         assert table.index is not None
-        residual = view.residual
-        fourth = view.sums(table.index, len(d), lambda part: np.square(np.square(residual[part])), 4)
+        # (B,) Σ w⁴ r⁴; the 4 is the power of the shares, counts are numbers of rows and enter once
+        fourth = view.sums(table.index, len(d), lambda part: np.square(np.square(view.residual[part])), 4)
         upper = sharp_upper(value, upper, d, table.gap_variance, fourth, float(table.weight_variance.sum()), alpha)
-        lower, of_whole = float(signed(d, calibrated, alpha / family * (1 - WHOLE))), 1 - alpha / family * WHOLE
-        # no variance is below that under calibration: where its quantile is too far already, this one is
-        if of_whole < NULL or value - null_high > max(lower, 0.0):
-            lower = max(lower, value - norm_quantile(calibrated, of_whole, table.seed))
+        lower = float(signed(d, noise, error * (1 - WHOLE)))
+        whole_level = 1 - error * WHOLE
+        # The plain bound is E less a quantile that costs a simulation. That quantile is no smaller than `null_high`,
+        # which is one at a lower level and of no larger variances. So where E - null_high does not exceed the bound by
+        # signs, the plain bound does not either, and is not computed.
+        if whole_level < NULL or value - null_high > max(lower, 0.0):
+            lower = max(lower, value - norm_quantile(noise, whole_level, table.seed))
     else:
-        lower = value - norm_quantile(calibrated, level, table.seed) * z_lower / normal_quantile(level)
-    spread = np.sqrt(variances(free))
+        # a normal quantile, lengthened as Student's t is for groups
+        lower = value - norm_quantile(noise, level, table.seed) * z_lower / normal_quantile(inside)
+
     reason = few_groups(count, effective) if count and effective < FEWEST_GROUPS else ""
     return Bounds(
         value=value,
         lower=0.0 if reason else max(0.0, lower),
         upper=1.0 if reason else upper,
         reason=reason,
-        floor=_mean_norm(spread),
+        floor=_mean_norm(np.sqrt(variances(null_noise))),
         null_high=null_high,
         n=round(view.total) if view.counts else view.n,
         n_eff=view.effective,
@@ -286,10 +382,12 @@ def table_bounds(
 
 
 def _grouped(view: BinaryOutcomes, groups: Any, table: Bins) -> tuple[Floats, Floats]:
-    """Return the covariance (B, B) of d̂ from signed group sums, and the share (G,) of each group.
+    """Return the covariance (B, B) of d̂ from signed group sums, and the share (G,) of each group in the weight.
 
-    The rows of a group may all be wrong together. So one group that was drawn moves a sum by the sum of the squared
-    shares, the mean share of the group of a row, and one that was not by the largest share.
+    The rows of a group may all be wrong together, so groups are the independent draws. With u_gb = Σ w_i r_i over the
+    rows of group g in bin b, d̂_b = Σ_g u_gb, and the covariance is G / (G - 1) Σ_g u_gb u_gc. As for rows, it is about
+    0, not about the mean. So it is not too small even without the factor, which belongs to sums about the mean and
+    lengthens the bounds by 5 % at 10 groups.
     """
     from scipy.sparse import coo_array
 
@@ -314,7 +412,11 @@ def _sizes(bins: int, seed: int) -> npt.NDArray[np.float32]:
 
 
 def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
-    """Return a quantile of ‖G‖₁, G ~ N(0, covariance): simulated, far in the tail its concentration bound.
+    """Return a quantile of ‖G‖₁ = Σ|G_b|, G ~ N(0, covariance): simulated, far in the tail its concentration bound.
+
+    That is Borell's inequality. As a function of the draws behind G the norm changes at most σ times as fast as they,
+    where σ² = max_s Var(s·G) over all signs s. So it is beyond its median + z σ with at most the probability of a
+    normal number beyond z. Here σ² is bounded by Σ |covariance|.
 
     Args:
         covariance: (B, B), or (B,) variances of independent numbers.
@@ -331,14 +433,13 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
             used = slice(filled[0], filled[-1] + 1)
             norms = (deviations[used] / unit).astype(np.float32) @ _sizes(bins, seed)[used]
         else:  # some draws at a time: a copy of all would be as large as they are
-            draws = normals((DRAWS, bins), seed).reshape(-1, DRAWS // 20, bins)
+            draws = normals((DRAWS, bins), seed).reshape(-1, DRAWS // 20, bins)  # (20, DRAWS / 20, B)
             norms = np.concatenate([np.abs(part) @ deviations for part in draws])
     else:
         values, vectors = np.linalg.eigh(covariance)
-        root = vectors * np.sqrt(np.maximum(values, 0))
+        root = vectors * np.sqrt(np.maximum(values, 0))  # (B, B), root root' = covariance
         norms = np.abs(normals((DRAWS, len(variance)), seed) @ root.T).sum(axis=1)
     if (1 - level) * DRAWS >= FEWEST_BEYOND:
         return unit * quantile(norms, level)
-    # Borell's inequality: the norm is Lipschitz in the draws with constant max_s sd(s·G)
     steepest = math.sqrt(float(np.abs(covariance).sum()))
     return unit * quantile(norms, 0.5) + steepest * normal_quantile(level)

@@ -42,7 +42,12 @@ class Mesh:
         self.residual = self.weight * view.residual
 
     def ece(self, sigma: float) -> float:
-        """Return the mean of |r_σ| over the mesh, weighted by density."""
+        """Return Σ_t |r_σ(t)| / Σ_t (f_σ(t) + EMPTY), the mean of |smoothed residual| weighted by density.
+
+        The numbers of points are those of `relplot`: of the grid half of 20/σ, at least 1001; of the mesh 10/σ, at
+        least 200. A grid of even size has no point at its centre, which moves its kernel by half a step; that is kept.
+        The sums over the grid are not multiplied by its step, which is in numerator and denominator alike.
+        """
         grid = (max(2000, round(20 / sigma)) // 2) + 1
         t = np.linspace(0, 1, max(round(10 / sigma), POINTS))
         kernel = np.exp(-((np.linspace(0, 1, grid) - 0.5) ** 2) / (2 * sigma**2)) / (math.sqrt(2 * math.pi) * sigma)
@@ -51,34 +56,45 @@ class Mesh:
 
     @property
     def fixed_point(self) -> tuple[float, float]:
-        """(value at σ*, σ*), with σ* the largest multiple of 2^-10 that bisection finds below its value."""
+        """(value at σ*, σ*), with σ* the smallest multiple of 2^-10 that bisection finds not below its value.
 
-        def enough(sigma: float) -> bool:
+        `bisect` brackets the point where a decreasing function turns from positive to not positive. Here that is a
+        truth value, True (1) while σ is below its value and False (0) from σ* on, the upper end of the bracket.
+        """
+
+        def below_its_value(sigma: float) -> bool:
             return sigma < MESH_LEAST or sigma < self.ece(sigma)
 
-        sigma = 1.0 if enough(1.0) else bisect(enough, 0.0, 1.0, HALVINGS)[1]
+        sigma = 1.0 if below_its_value(1.0) else bisect(below_its_value, 0.0, 1.0, HALVINGS)[1]
         return self.ece(sigma), sigma
 
 
 def spread(p: Floats, values: Floats, cells: int) -> Floats:
-    """Spread values linearly over the two nearest of `cells` + 1 grid points."""
+    """Spread (N,) values at p in [0, 1] linearly over the two nearest of `cells` + 1 grid points.
+
+    A value v at the place x = cells · p, between the points j and j + 1, adds v (x - j) to j + 1, and the rest to j.
+    """
     grid = np.zeros(cells + 1)
     for start in range(0, len(p), STEP):
-        x, here = p[start : start + STEP] * cells, values[start : start + STEP]
+        x, some = p[start : start + STEP] * cells, values[start : start + STEP]
         left = np.minimum(x.astype(np.int64), cells - 1)
         x -= left
-        x *= here
+        x *= some  # in place: v (x - j), then the rest
         grid += np.bincount(left + 1, x, cells + 1)
-        grid += np.bincount(left, np.subtract(here, x, out=x), cells + 1)
+        grid += np.bincount(left, np.subtract(some, x, out=x), cells + 1)
     return grid
 
 
 def _smooth(p: Floats, values: Floats, kernel: Floats, t: Floats) -> Floats:
-    """Spread values over a grid, convolve them with the kernel, reflected at the ends, and read the result at t."""
+    """Spread values over a grid, convolve them with the kernel, reflected at the ends, and read the result at t.
+
+    The kernel, (S,), is as wide as the grid, whose mirror images on both sides make (3 S - 2,) points. The convolution
+    keeps the 2 S - 1 places where the kernel lies within these; S of them, from S // 2 on, are the points of the grid.
+    """
     size = len(kernel)
     grid = spread(p, values, size - 1)
-    whole = np.concatenate([grid[:0:-1], grid, grid[-2::-1]])
-    smooth = np.convolve(whole, kernel, "valid")[size // 2 : size // 2 + size]
+    mirrored = np.concatenate([grid[:0:-1], grid, grid[-2::-1]])
+    smooth = np.convolve(mirrored, kernel, "valid")[size // 2 : size // 2 + size]
     return np.interp(t * (size - 1), np.arange(size), smooth)
 
 
@@ -101,6 +117,7 @@ FEW = 40  # coefficients of noise that are enough for bandwidths from FLOOR; nar
 TOLERANCE = 1e-8  # of bandwidths before the last step of a secant, so that the order of summation does not show
 SIMULATED = 1e-4  # of what has an error of simulation
 DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with a larger πkσ are left out
+NOISE_DAMPED = 5.0  # exp(-5²/2) < 4e-6: the same of simulated noise
 
 
 class Smoothed(Memoized):
@@ -113,7 +130,7 @@ class Smoothed(Memoized):
             self.p, self.residual = p, residual
         else:
             self._binned = cosine_sums(spread(p, residual, CELLS), CELLS)
-        self._known: Floats = np.empty(0)
+        self._sums: Floats = np.empty(0)  # Σ_i residual_i cos πk p_i for k = 0, 1, ..., as far as they were needed
 
     @classmethod
     def of(cls, view: BinaryOutcomes) -> Smoothed:
@@ -121,15 +138,18 @@ class Smoothed(Memoized):
         return cls(view.p, view.residual * view.shares)
 
     def coefficients(self, terms: int) -> Floats:
-        """Return a_0 to a_terms."""
+        """Return a_0 to a_terms: twice Σ residual cos πk p, and once for k = 0.
+
+        Missing sums are added for some k at a time, so that (k, N) cosines are at most a million numbers.
+        """
         if not self.exact:
             return self._binned[: terms + 1]
-        if len(self._known) <= terms:
+        if len(self._sums) <= terms:
             size = max(1, (1 << 20) // max(len(self.p), 1))
-            more = np.arange(len(self._known), max(terms, 2 * len(self._known)) + 1)
+            more = np.arange(len(self._sums), max(terms, 2 * len(self._sums)) + 1)
             pieces = [more[i : i + size, None] for i in range(0, len(more), size)]
-            self._known = np.concatenate([self._known, *(np.cos(math.pi * k * self.p) @ self.residual for k in pieces)])
-        a = 2 * self._known[: terms + 1]
+            self._sums = np.concatenate([self._sums, *(np.cos(math.pi * k * self.p) @ self.residual for k in pieces)])
+        a = 2 * self._sums[: terms + 1]
         a[0] /= 2
         return np.asarray(a)
 
@@ -154,13 +174,20 @@ class Smoothed(Memoized):
 
 
 def fixed_point(falling: Callable[[float], float], start: float, least: float, tolerance: float) -> float:
-    """Find s in [least, 1] with falling(s) = s, or the end nearest to it: it lies between any s and falling(s)."""
+    """Find s in [least, 1] with falling(s) = s, or the end nearest to it.
+
+    It lies between any s and falling(s): if falling(s) > s, the two meet above s, and not above falling(s).
+    """
     low, high = sorted(min(max(s, least), 1.0) for s in (start, falling(start)))
     return root(lambda s: s - falling(s), low, high, tolerance)
 
 
 def cosine_sums(grid: Floats, cells: int) -> Floats:
-    """Return a_k of values on a grid, with the linear spreading divided out (its transform is sinc²)."""
+    """Return a_0 to a_MOST_TERMS of values on a grid, with the linear spreading divided out.
+
+    a_k = 2 Σ_j grid_j cos(πk j / cells), without the 2 for k = 0, is the transform of the grid with its mirror image.
+    Spreading is a convolution with a triangle two cells wide, whose transform is sinc²(k / (2 cells)).
+    """
     even = np.concatenate([grid, grid[-2:0:-1]])
     even[[0, cells]] *= 2  # the ends have no mirror image
     k = np.arange(MOST_TERMS + 1)
@@ -170,7 +197,11 @@ def cosine_sums(grid: Floats, cells: int) -> Floats:
 
 
 def evaluate(series: Floats, points: int) -> Floats:
-    """Return Σ s_k cos(πk j / points) for j = 0..points."""
+    """Return Σ s_k cos(πk j / points) for j = 0..points.
+
+    The inverse transform of 2 · points numbers divides by their number, and counts all terms but the first and the last
+    twice, once for each sign of k.
+    """
     padded = np.zeros(points + 1)
     padded[: len(series)] = series
     padded[1:points] /= 2
@@ -178,17 +209,22 @@ def evaluate(series: Floats, points: int) -> Floats:
 
 
 def absolute_integral(series: Floats) -> float:
-    """Integrate |Σ_k s_k cos πkt| over [0, 1]: sign changes from a grid and Newton, the antiderivative between them."""
+    """Integrate |h(t)|, h(t) = Σ_k s_k cos πkt, over [0, 1].
+
+    Between two sign changes the integral is a difference of H(t) = s_0 t + Σ_k s_k sin(πkt) / (πk). The sign changes
+    are bracketed on a grid of 8 points or more for each term, placed by a secant, and improved by two steps of Newton.
+    An error of theirs enters the integral as its square, as h is 0 there.
+    """
     points = 1 << max(8, math.ceil(math.log2(8 * len(series))))
     values = evaluate(series, points)
     nonzero = np.flatnonzero(np.abs(values) > 1e-14 * np.abs(series).sum())  # smaller ones are rounding, of either sign
-    at = np.flatnonzero(np.diff(np.sign(values[nonzero])))
-    left, right = nonzero[at], nonzero[at + 1]
+    changes = np.flatnonzero(np.diff(np.sign(values[nonzero])))
+    left, right = nonzero[changes], nonzero[changes + 1]  # (C,) grid points on both sides of each sign change
     k = math.pi * np.arange(1, len(series))
     slopes = k * series[1:]
     t = (left + (right - left) * values[left] / (values[left] - values[right])) / points
-    for _ in range(2):  # the integral is flat there: its error is below 1e-11
-        angle = np.outer(t, k)
+    for _ in range(2):  # the error of the integral is then below 1e-11
+        angle = np.outer(t, k)  # (C, terms)
         slope = -(np.sin(angle) @ slopes)
         step = np.divide(series[0] + np.cos(angle) @ series[1:], slope, out=np.zeros_like(t), where=slope != 0)
         t = np.clip(t - step, left / points, right / points)
@@ -204,7 +240,11 @@ def _cosines(terms: int, points: int) -> Floats:
 
 
 class Noise(Memoized):
-    """Normal noise of the residuals, independent in cells of confidence, and the integral of its smoothed size."""
+    """Normal noise of the residuals, independent in cells of confidence, and ∫|G_σ|, G_σ that noise smoothed.
+
+    With g_j the noise of cell j, whose middle is m_j = (j + ½) / CELLS, G_σ(t) = Σ_k a_k exp(-π² k² σ² / 2) cos πkt,
+    where a_0 = Σ_j g_j and a_k = 2 Σ_j g_j cos πk m_j: the series of r_σ, with noise for residuals.
+    """
 
     CELLS, DRAWS = 256, 400
 
@@ -223,7 +263,7 @@ class Noise(Memoized):
         return normals((self.DRAWS, self.CELLS), (self.seed, self.CELLS))
 
     def _series(self, terms: int) -> list[Floats]:
-        """Return (DRAWS, n) coefficients of the cosine series, of the even and of the odd ones of these terms."""
+        """Return (DRAWS, n) coefficients a_k of each draw for k < terms: those of even k, and those of odd k."""
         used = np.flatnonzero(self.scale)
         draws = self._unscaled[:, used] * self.scale[used]
         series = draws @ _cosines(self.CELLS, self.CELLS)[:terms, used].T
@@ -231,32 +271,41 @@ class Noise(Memoized):
         return [np.ascontiguousarray(series[:, parity::2]) for parity in (0, 1)]
 
     def _norms(self, sigma: float) -> Floats:
-        """Return (DRAWS,) of ∫|G_σ|.
+        """Return (DRAWS,) values of ∫|G_σ|, the mean over the middles of the cells.
 
-        Every other term is even about the middle, where |a + b| and |a - b| add up to 2 max(|a|, |b|).
+        Terms of even k are symmetric about t = ½, those of odd k change sign there. With a and b their sums at t, G_σ
+        is a + b at t and a - b at 1 - t, and the two sizes add up to 2 max(|a|, |b|): half of the cells are enough.
+
+        Coefficients are kept for FEW terms, or twice, four times as many, so that several σ share them.
         """
-        terms = min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1)
+        terms = min(self.CELLS, math.ceil(NOISE_DAMPED / (math.pi * sigma)) + 1)
         series = self.once(Noise._series, min(FEW << ((terms - 1) // FEW).bit_length(), self.CELLS))
         damping = np.exp(-((math.pi * sigma * np.arange(terms)) ** 2) / 2)
-        smooth = damping[:, None] * _cosines(self.CELLS, self.CELLS)[:terms, : self.CELLS // 2]
-        even, odd = (series[i][:, : len(smooth[i::2])] @ smooth[i::2] for i in (0, 1))
+        smooth = damping[:, None] * _cosines(self.CELLS, self.CELLS)[:terms, : self.CELLS // 2]  # (terms, CELLS / 2)
+        even = series[0][:, : len(smooth[0::2])] @ smooth[0::2]  # (DRAWS, CELLS / 2)
+        odd = series[1][:, : len(smooth[1::2])] @ smooth[1::2]
         larger = np.maximum(np.abs(even, out=even), np.abs(odd, out=odd), out=even)
         return np.asarray(larger.mean(axis=1))
 
     def quantile(self, sigma: float, level: float) -> float:
-        """Return a quantile of ∫|G_σ|."""
+        """Return a quantile of ∫|G_σ|; narrower kernels than a cell are taken as wide as one."""
         return quantile(self.once(Noise._norms, max(sigma, 1 / self.CELLS)), level)
 
     def fixed_point(self, level: float) -> float:
-        """Find σ with quantile(σ) = σ, from where narrow kernels have their mean: E∫|G_σ|² = Σ scale² / (2 √π σ)."""
+        """Find σ with quantile(σ) = σ.
+
+        The search starts where narrow kernels have E∫|G_σ| = σ. E∫G_σ² = Σ scale² ∫K_σ² = Σ scale² / (2 √π σ), and a
+        normal number is (2/π)^½ of its deviation in the mean, so that σ³ = (2/π) Σ scale² / (2 √π) = Σ scale² / π^1.5.
+        """
         usual = float(np.cbrt(self.scale @ self.scale)) / math.sqrt(math.pi)
         return fixed_point(lambda s: self.quantile(s, level), usual, 1e-5, SIMULATED)
 
 
 class Noises(Memoized):
-    """Noise of the residuals of some outcomes.
+    """Noise of the residuals of some outcomes, with s the share of a row in the weight.
 
-    `seen` is the larger of that of these rows and that of a calibrated model; `null` is the latter alone.
+    Its variance in a cell is Σ s² r² over the rows of the cell, and Σ s² p (1 - p) if the model is calibrated. `seen`
+    has the larger of both, `null` the latter alone; `variance` is Σ s² r² over all rows.
     """
 
     def __init__(self, view: BinaryOutcomes) -> None:
@@ -265,6 +314,7 @@ class Noises(Memoized):
         cell = np.empty(view.n, np.int16)
         for part in parts(view.n):
             np.minimum(view.p[part] * scale, size - 1, out=cell[part], casting="unsafe")
+        # the 2 is the power of the shares
         variance = view.sums(cell, size, lambda part: view.residual[part] ** 2, 2)
         null = view.sums(cell, size, lambda part: view.p[part] * view.complement[part], 2)
         self.seen = Noise(np.sqrt(np.maximum(variance, null)), view.seed)
@@ -280,10 +330,14 @@ class Noises(Memoized):
 class SmoothError(Statistic):
     """SmoothECE with one-sided bounds.
 
-    At a fixed σ the bounds of the ECE hold with ∫|.| instead of Σ|.|; as ∫|r_σ| falls with σ, they carry over to σ*.
+    At a fixed σ the bounds of the ECE (`binned_bounds`) hold with ∫|.| instead of Σ|.|; as ∫|r_σ| falls with σ, they
+    carry over to σ*.
 
-    Upper: smECE_σ <= its estimate + h, so the fixed point rises by at most h. Lower: by the quantile q(σ) of ∫|G_σ|,
-    G the noise of the residuals.
+    Upper: let ρ be r_σ of the population. ∫|ρ| = ∫ sign(ρ) ρ <= ∫|r_σ| + ∫ sign(ρ) (ρ - r_σ), and the last term is the
+    noise of a mean of r_i u(p_i) with |u| = |∫ sign(ρ(t)) K_σ(t, p) dt| <= 1, whose variance is at most Σ s² r². So
+    smECE_σ <= its estimate + h at every σ, where `unseen_reach` gives h. As both fall with σ, σ* rises by at most h.
+
+    Lower: ∫|r_σ| <= ∫|ρ| + ∫|G_σ| with G the noise of the residuals, whose quantile q(σ) is simulated; see `_lower`.
     """
 
     view: BinaryOutcomes
@@ -300,32 +354,51 @@ class SmoothError(Statistic):
         how = "cosine series" + ("" if view.n <= EXACT else f", rows spread over {CELLS} cells (error < 1e-5)")
         if view.groups is not None:
             return Interval(reason=NO_GROUPS, how=how, detail=detail)
-        null, null_high = (noise.once(Noises.calibrated, at, sigma) for at in (0.5, 0.95))
+        null = noise.once(Noises.calibrated, 0.5, sigma)
+        null_high = noise.once(Noises.calibrated, 0.95, sigma)
         low = self._lower(noise, level) if sigma is None else self.value - noise.seen.quantile(sigma, level)
-        high = min(1.0, self.value + unseen_reach(normal_quantile(level), noise.variance, *view.steps))
+        largest_moves = view.steps  # of a sum of residuals, by one row that was drawn and by one that was not
+        high = min(1.0, self.value + unseen_reach(normal_quantile(level), noise.variance, *largest_moves))
         how = f"{how}; one-sided bounds, each {percent(level)}; null level: normal noise"
         return one_sided(level, max(0.0, low), high, how, null=null, null_high=null_high, detail=detail)
 
     def _lower(self, noise: Noises, level: float) -> float:
-        """Find the smallest τ that smECE at s = max(τ, FLOOR) does not refute: its estimate is at most τ + q(s)."""
+        """Find the smallest τ that smECE at s = max(τ, FLOOR) does not refute: its estimate is at most τ + q(s).
+
+        If the population's smECE is τ, then smECE_τ = τ, so smECE_s <= τ at s >= τ, and with probability `level` its
+        estimate is at most τ + q(s). For τ below FLOOR only τ itself changes; above it τ + q(τ) - estimate is taken to
+        rise, and its root is sought.
+        """
         rows = self.view.once(Smoothed.of)
 
         def excess(tau: float) -> float:
             return tau + noise.seen.quantile(tau, level) - rows.ece(tau)
 
-        least = excess(FLOOR)
-        return FLOOR - least if least >= 0 else root(excess, FLOOR, self.value, SIMULATED)
+        at_floor = excess(FLOOR)
+        return FLOOR - at_floor if at_floor >= 0 else root(excess, FLOOR, self.value, SIMULATED)
 
 
-BEND, BEND_SLOPE = 0.968, 0.798  # ∫|K''| σ² and ∫|K'| σ of the Gaussian kernel
+BEND, BEND_SLOPE = 0.968, 0.798
+"""∫|K''| σ² = 4 φ(1) and ∫|K'| σ = (2/π)^½ of the Gaussian kernel, rounded upwards; reflection does not raise them."""
+SPREADING = 1e-5  # largest error of smECE by spreading rows over CELLS cells
 
 
-def _condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float | None:
+def _condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float | None:
+    """Bound the change by merging the rows of each outcome in a cell, which keeps their number, mean and variance in p.
+
+    Such rows add Σ s h(p) to r_σ(t), h(p) = (p - y) K_σ(t, p). That differs from h at their mean, times their share, by
+    at most ½ (Σ s variance) max|h''| (Taylor), before merging and after it, so that merging changes it by at most (Σ s
+    variance) max|h''|. h'' = 2 K' + (p - y) K'', and ∫ over t of |h''| is at most 2 ∫|K'| + ∫|K''|. So ∫|r_σ| changes
+    by at most c = variance (2 BEND_SLOPE / σ + BEND / σ²), and with it σ*: ∫|r_σ| falls with σ, and where it changes by
+    c at σ*, its fixed point moves by no more. `placed.variance` is Σ s variance over all cells and outcomes.
+
+    Many rows are spread over cells, the merged ones and those of the file each with an error of SPREADING.
+    """
     if options["variant"] != "exact":
         return None
     sigma = options["sigma"] or max(value, LEAST)
-    spread = 2e-5 if at.sample.n > EXACT or at.view.n > EXACT else 0.0  # of rows over cells, see `SmoothError`
-    return min(at.variance * (2 * BEND_SLOPE / sigma + BEND / sigma**2) + spread, 1.0)
+    spreading = 2 * SPREADING if placed.sample.n > EXACT or placed.view.n > EXACT else 0.0
+    return min(placed.variance * (2 * BEND_SLOPE / sigma + BEND / sigma**2) + spreading, 1.0)
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability", condensed=_condensed, label="smECE", error=2)
@@ -356,19 +429,29 @@ def smece(
 # Kernel calibration error (MMCE) and the kernel-density ECE.
 
 KERNEL_CELLS = 1 << 14  # of the density estimates
-TRIWEIGHT = 7.52  # ∫|K''| of the triweight kernel
+TRIWEIGHT = 7.52  # ∫|K''| of the triweight kernel (35/32) (1 - u²)³: 4 |K'(5^-½)| = 7.513, rounded upwards
 Width = Annotated[float, Range(2e-3, 1e6)]  # exp(1 / width) must be a number
 
 
-def _mmce_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """Bound the change by merging: of u(p) r, where |u| and width |u'| are at most 2 Σs|r|, u the potential of r."""
-    view, scale = at.view, 1.0
+def _mmce_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+    """Bound the change by merging the rows of each outcome in a cell, which keeps their number, mean and variance in p.
+
+    Let a be the vector Σ s r φ(p) of the rows before merging and b that after it, k the kernel φ·φ. The square changes
+    by |a|² - |b|² = (a - b)·(a + b), which is the change of the sum of r u(p), u(p) = φ(p)·(a + b). With M = Σ s|r|,
+    which merging keeps, |u| <= 2 M and |u'| <= 2 M / width, as k = exp(-|p - q| / width). So r u(p) changes with p by
+    at most 2 M (1 + 1 / width), and a row lies from the mean of its cell and outcome by its standard deviation on
+    average at most, before merging and after it: 2 Σ s deviation · 2 M (1 + 1 / width) in all. `placed.deviation` is Σ
+    s deviation, and `placed.weight`, (cells,), adds up to M.
+
+    The balanced form divides the residuals by the shares of right and wrong rows, the smaller of which counts here.
+    """
+    view, scale = placed.view, 1.0
     if options["weighted"]:
         right = float(view.shares[view.hit].sum())
         scale = 1 / max(min(right, 1 - right), 1e-12)
-    mean = float(at.weight.sum())
+    mean = float(placed.weight.sum())
     rounding = 1e-13 * math.sqrt(view.total) * mean
-    change = (4 * (1 + 1 / options["width"]) * at.deviation + rounding) * mean * scale**2
+    change = (4 * (1 + 1 / options["width"]) * placed.deviation + rounding) * mean * scale**2
     return change if options["square"] else of_root(change, value)
 
 
@@ -389,7 +472,12 @@ def mmce(
 
 @dataclass(frozen=True, eq=False)
 class Mmce(Statistic):
-    """The length of the mean of r_i φ(p_i), |φ| = 1; bounds: the triangle inequality below, one direction above."""
+    """The length of the mean m̂ = Σ s_i r_i φ(p_i), where φ(p)·φ(q) = exp(-|p - q| / width), so that |φ| = 1.
+
+    Lower bound: |m| >= |m̂| - |m̂ - m|, whose quantile is simulated. Upper: with e = m / |m|, the direction of the mean
+    of the population, |m| = e·m <= |m̂| + e·(m - m̂), the noise of one mean, of r_i e·φ(p_i), with a variance of at
+    most Σ s² r². `unseen_reach` gives its quantile.
+    """
 
     view: BinaryOutcomes
     width: float
@@ -414,42 +502,54 @@ class Mmce(Statistic):
         null: dict[str, Any] = {}
         noise = self.view.once(Noises)
         if not self.weighted and self.view.groups is None:
-            draws = self._lengths(noise.null)
+            draws = self._lengths(noise.null)  # (DRAWS,)
             null = {"null": float(draws.mean()), "null_high": quantile(draws, 0.95)}
         if self.weighted or self.square:
             return Interval(reason="no bound for this form; mmce itself has one", **null)
         if self.view.groups is not None:
             return Interval(reason=NO_GROUPS, **null)
         low = max(0.0, self.value - quantile(self._lengths(noise.seen), level))
-        high = min(1.0, self.value + unseen_reach(normal_quantile(level), noise.variance, *self.view.steps))
+        largest_moves = self.view.steps  # of a sum of residuals, by one row that was drawn and by one that was not
+        high = min(1.0, self.value + unseen_reach(normal_quantile(level), noise.variance, *largest_moves))
         how = f"exact, by sorted sums; one-sided bounds, each {percent(level)}; null level: normal noise"
         return one_sided(level, low, high, how, **null)
 
     def _lengths(self, noise: Noise) -> Floats:
-        """Return the lengths of simulated noise."""
+        """Return (DRAWS,) lengths of simulated noise: |g L| for a draw g, (CELLS,), as |Σ g_j φ(m_j)|² = g L L' g'."""
         return np.asarray(np.sqrt(((noise.draws @ _root(self.width)) ** 2).sum(axis=1)))
 
 
 @lru_cache(maxsize=4)
 def _root(width: float) -> Floats:
-    """Return the Cholesky factor of the kernel between the cells of `Noise`."""
+    """Return the Cholesky factor L, (CELLS, CELLS), of the kernel between the middles m_j of the cells of `Noise`."""
     centre = (np.arange(Noise.CELLS) + 0.5) / Noise.CELLS
     kernel = np.exp(-np.abs(centre[:, None] - centre) / width)
     return np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.eye(Noise.CELLS)), dtype=np.float64)
 
 
 def laplace_form(p: Floats, r: Floats, width: float) -> float:
-    """Return Σ_ij r_i r_j exp(-|p_i - p_j| / width) for sorted p."""
+    """Return Σ_ij r_i r_j exp(-|p_i - p_j| / width) for sorted p.
+
+    It is twice the sum over j <= i, less the terms j = i, which that counts twice.
+    """
     x = (p - p[0]) / width if len(p) else p
     before = np.cumsum(r * np.exp(x)) * np.exp(-x)  # Σ_{j <= i} r_j exp(-(x_i - x_j))
     return 2 * float(r @ before) - float(r @ r)
 
 
-def _kde_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """Bound the change by merging: twice that of the density and once that of the hits, both spread over a grid."""
-    width = kde_bandwidth(at.view)
-    spread = at.variance + 2 * (1 / KERNEL_CELLS) ** 2 / 4
-    return min(3 * TRIWEIGHT * spread / width**2, 1.0)
+def _kde_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+    """Bound the change by merging the rows of each outcome in a cell, which keeps their number, mean and variance in p.
+
+    The integrand is |t f(t) - min(f(t), h(t))| with f the density of all rows and h that of the hits. It changes by at
+    most twice as much as f (t f, and the minimum) and once as much as h. Both are sums of s K_width(t - p), and as in
+    `_condensed` each changes by at most (Σ s variance) ∫|K''| / width² in the integral: one half before merging, one
+    half after it. The bandwidth depends on numbers, means and variances alone, and stays.
+
+    The variance also grows as rows are spread over a grid, by at most 1/4 of its squared step; that is counted twice.
+    """
+    width = kde_bandwidth(placed.view)
+    variance = placed.variance + 2 * (1 / KERNEL_CELLS) ** 2 / 4
+    return min(3 * TRIWEIGHT * variance / width**2, 1.0)
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability", condensed=_kde_condensed, papers=True)
@@ -488,14 +588,18 @@ def kde_bandwidth(view: BinaryOutcomes) -> float:
 
 
 def _density(p: Floats, share: Floats, bandwidth: float) -> Floats:
-    """Return Σ share · triweight((t - p) / h) / h, reflected, on KERNEL_CELLS + 1 points."""
+    """Return Σ share · triweight((t - p) / h) / h, reflected, on KERNEL_CELLS + 1 points; h is the bandwidth.
+
+    The grid is extended by the mirror images that the kernel, which ends at h, can see, and convolved with it by a
+    Fourier transform. The transform is padded so that it does not wrap around.
+    """
     grid = spread(p, share, KERNEL_CELLS)
-    reach = min(KERNEL_CELLS, math.ceil(bandwidth * KERNEL_CELLS))
-    u = np.arange(-reach, reach + 1) / (bandwidth * KERNEL_CELLS)
+    half_width = min(KERNEL_CELLS, math.ceil(bandwidth * KERNEL_CELLS))  # of the kernel, in steps of the grid
+    u = np.arange(-half_width, half_width + 1) / (bandwidth * KERNEL_CELLS)
     kernel = np.maximum(1 - u * u, 0) ** 3
     kernel *= KERNEL_CELLS / kernel.sum()  # integrates to 1 on the grid
     grid[[0, -1]] *= 2  # the ends are their own mirror images
-    even = np.concatenate([grid[reach:0:-1], grid, grid[-2 : -reach - 2 : -1]])
-    size = 1 << math.ceil(math.log2(len(even) + len(kernel)))
-    full = np.fft.irfft(np.fft.rfft(even, size) * np.fft.rfft(kernel, size), size)
-    return full[len(kernel) - 1 : len(even)]
+    mirrored = np.concatenate([grid[half_width:0:-1], grid, grid[-2 : -half_width - 2 : -1]])
+    size = 1 << math.ceil(math.log2(len(mirrored) + len(kernel)))
+    full = np.fft.irfft(np.fft.rfft(mirrored, size) * np.fft.rfft(kernel, size), size)
+    return full[len(kernel) - 1 : len(mirrored)]
