@@ -187,7 +187,7 @@ def test_parts_of_a_score_add_up_where_scores_are_exact(bench: ModuleType, model
         assert row["mcb"] == pytest.approx(of_event["corp_mcb"].value, abs=1e-12)
         assert row["dsc"] == pytest.approx(of_event["corp_dsc"].value, abs=1e-12)
     one = Predictions.of(np.log(np.maximum(p, 0)) if p.all() else _logs(p), y, kind="probabilities")
-    fit = Sample.of(columns(one), one).view().once(Isotonic.of)
+    fit = Sample.of(columns(one), one).view().memoized(Isotonic.of)
     values = {float(v): {round(f, 12) for f in fit.fitted[p[:, 1] == v]} for v in set(p[:, 1].tolist())}
     assert all(len(fitted) == 1 for fitted in values.values())
 

@@ -89,7 +89,7 @@ def test_corp_is_the_formula_of_isotonic_regression(log: bool, of: str, weighted
     for fit in fits.values():
         assert found == pytest.approx(parts(c, y, fit, w, log), abs=1e-10)
     view = Sample.of(columns(p)).view(of)  # type: ignore[arg-type]
-    assert view.once(Isotonic.of).fitted == pytest.approx(fits["own"], abs=1e-10)
+    assert view.memoized(Isotonic.of).fitted == pytest.approx(fits["own"], abs=1e-10)
 
 
 @pytest.mark.parametrize("k", [2, 7])

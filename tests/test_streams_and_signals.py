@@ -239,14 +239,14 @@ def test_long_commands_tell_how_far_they_are_and_end_at_ctrl_c_with_nothing_half
     assert capsys.readouterr() == ("", "error: interrupted\n")
     assert {*os.listdir()} == before
     seen.clear()
-    list(extensions.steps([1, 2]))
+    list(extensions.with_progress([1, 2]))
     assert not seen  # the command has ended
 
 
 def test_steps_within_steps_move_the_bar_within_their_step() -> None:
     seen: list[tuple[float, str]] = []
-    for outer in extensions.steps("ab", report=lambda *both: seen.append(both)):
-        for inner in extensions.steps([1, 2], lambda item, outer=outer: f"{outer}{item}"):  # type: ignore[misc]
+    for outer in extensions.with_progress("ab", report=lambda *both: seen.append(both)):
+        for inner in extensions.with_progress([1, 2], lambda item, outer=outer: f"{outer}{item}"):  # type: ignore[misc]
             if inner == 2 and outer == "b":
                 break
     expected = [(0, "a"), (0, "a1"), (0.25, "a2"), (0.5, ""), (0.5, "b"), (0.5, "b1"), (0.75, "b2"), (1, "")]
@@ -256,10 +256,10 @@ def test_steps_within_steps_move_the_bar_within_their_step() -> None:
 def test_what_is_told_inside_a_step_moves_the_bar_within_it_and_never_back() -> None:
     seen: list[float] = []
     with extensions.reporting(lambda fraction, text: seen.append(fraction)):
-        for _ in extensions.steps("ab"):
+        for _ in extensions.with_progress("ab"):
             for fraction in (0.0, 1.0, 0.5):
                 extensions.tell(fraction)
-        for _ in extensions.steps("a"):  # a single item is no step
+        for _ in extensions.with_progress("a"):  # a single item is no step
             extensions.tell(0.25)
         with extensions.reporting(lambda fraction, text: extensions.tell(fraction / 2)):
             extensions.tell(0.5)

@@ -366,7 +366,7 @@ class Watch:
             more = {"by": tuple(parts[0].slices)} if parts[0].slices else {}
 
         def count(keeper: WatchSession) -> None:
-            for part in extensions.steps(parts, lambda part: part.name if isinstance(part, Path) else ""):
+            for part in extensions.with_progress(parts, lambda part: part.name if isinstance(part, Path) else ""):
                 keeper.update(part, night if isinstance(night, str) else str(night)[:10], file_of(baseline))
 
         return self._kept(count, more)
@@ -442,7 +442,7 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
     """
     if not results:
         raise UsageError("no result to report", "name one or more .json files that calib wrote")
-    each = extensions.steps(results, lambda one: "" if isinstance(one, Result) else str(one))
+    each = extensions.with_progress(results, lambda one: "" if isinstance(one, Result) else str(one))
     read = [(one, {}) if isinstance(one, Result) else read_result(one) for one in each]
     named = list(names or _names(results))
     if len(named) != len(results):

@@ -358,7 +358,7 @@ class Accumulator:
         if is_path(scores) and len(files := recorded_outputs.files_of(str(scores), Reading())) > 1:
             several = Accumulator(*self.specs, threads=self.threads, **self._how)
             several._ids = self._ids
-            for file in extensions.steps(files, report=progress):
+            for file in extensions.with_progress(files, report=progress):
                 several.update(file, labels, part=f"{part} {file}" if part else "", **how)
             return self.merge(several)
         # a few rows of logits may all lie in [0, 1] and look like probabilities
@@ -536,7 +536,7 @@ def partly(
     accumulator = Accumulator(*specs, threads=threads)
     asked = {key: value for key, value in reading.items() if key != "tasks"}
     exclusive("a state of all rows, or numbers of each task", partial=True, tasks=bool(reading.get("tasks")))
-    for path in extensions.steps(paths, report=progress):
+    for path in extensions.with_progress(paths, report=progress):
         accumulator.update(str(path), **asked)
     result = accumulator.result(*specs, diagram=True, **how)
     accumulator.save(save)
@@ -562,7 +562,7 @@ def merged(
     accumulator = Accumulator()
     files = [file for path in paths for file in recorded_outputs.files_of(path, Reading())]
     inputs = []
-    for path in extensions.steps(files, report=progress):
+    for path in extensions.with_progress(files, report=progress):
         other = Accumulator._of(source := Source(path))
         inputs.append(source.entry())  # of the bytes that were read
         assert other._state is not None

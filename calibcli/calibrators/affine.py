@@ -452,7 +452,7 @@ def dirichlet(
 
 def each_class(of: Sequence[Any]) -> Iterator[Any]:
     """Yield what belongs to each class, and tell the command that runs how many classes are done."""
-    return extensions.steps(of, lambda one: f"a map of each of {len(of)} classes")
+    return extensions.with_progress(of, lambda one: f"a map of each of {len(of)} classes")
 
 
 def curved(k: int) -> list[int]:

@@ -216,7 +216,9 @@ def cross_fit(
     choice, scalers = SCALERS.choose(spec), []
     search = choice.traits.search
     searched = not memory and search is not None and search(choice.options)
-    for fold in extensions.steps(range(-searched, folds), lambda fold: f"{spec}: fold {fold + 1} of {folds}", progress):
+    for fold in extensions.with_progress(
+        range(-searched, folds), lambda fold: f"{spec}: fold {fold + 1} of {folds}", progress
+    ):
         if fold < 0:
             fit(spec, predictions, seed=seed, report=False, memory=memory)
             continue
@@ -315,7 +317,7 @@ class HeldOutRows:
         common["how"] = f"NLL of {over} minus that of {spec}, rows held out in {self.folds} folds, paired"
         try:
             self._keep_rows()
-            for name in extensions.steps((over, spec), report=progress):
+            for name in extensions.with_progress((over, spec), report=progress):
                 self.rows(name)
             return Estimate(**common, **self.difference(over, spec, level))
         except InputError as error:

@@ -78,7 +78,7 @@ def fit_labels(
                 for (name, p), z in zip(parts.items(), mapped, strict=True)
             }
     fitted = {}
-    for name, p in extensions.steps([*parts.items()], lambda one: str(one[0]), progress):
+    for name, p in extensions.with_progress([*parts.items()], lambda one: str(one[0]), progress):
         if shared is not None and name in few:
             scaler = shared
         else:

@@ -184,7 +184,7 @@ def _cross_fitted(
     """Cross-fit `none` and every method that can be fitted; return them, with notes on the others."""
     candidates, notes = [], []
     before: Sample | None = None
-    for spec in extensions.steps((NONE, *specs), report=progress):
+    for spec in extensions.with_progress((NONE, *specs), report=progress):
         try:
             after, sample = held_out.rows(spec), Sample.of(held_out.columns(spec))
         except CalibError as error:

@@ -96,7 +96,9 @@ def _at(span: _Span | None) -> Iterator[None]:
             _SPAN.set(outer)
 
 
-def steps(items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _Report | None = None) -> Iterator[_Item]:
+def with_progress(
+    items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _Report | None = None
+) -> Iterator[_Item]:
     """Yield items, and before each tell `report`, or the command that runs, the fraction done and its text.
 
     Steps inside a step, and what is told there, move the bar within the part of that step, and never back. A single

@@ -390,7 +390,7 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "", sample: Sam
     gain, beta, cost = np.full(predictions.n, np.nan), np.ones(predictions.n), 0.0
     curvature: float | None = None
     if columns.has("nll") and np.isfinite(columns.nll).all():  # other metrics are compared without gains
-        cross_fit = (sample or Sample.of(columns, predictions)).acyclic.once(crossed)
+        cross_fit = (sample or Sample.of(columns, predictions)).acyclic.memoized(crossed)
         if cross_fit is not None:
             z, y, w = predictions.logits, predictions.labels, predictions.weights
             fold, (gains, fits, whole) = cross_fit

@@ -62,7 +62,7 @@ def check(
     notes: dict[str, None] = {}
     # all rules are read first: a mistake in the last one costs no work
     rules = [resolved(gate, source.better(gate), source.k) for gate in config.gates]
-    for rule in extensions.steps(rules, lambda rule: rule.gate.metric, progress):
+    for rule in extensions.with_progress(rules, lambda rule: rule.gate.metric, progress):
         if source.refusal:
             checks.append(rule.check("not_run", source.refusal))
             continue
@@ -104,7 +104,7 @@ def _within_limit(rule: LimitRule, alpha: float, source: Source) -> list[Check]:
     checks = [rule.check("not_run", "this slice is missing", scope=f"{gate.by}={value}") for value in missing]
     sizes = {name: source.rows(part, gate) for name, part in parts.items()}
     family = sum(n is None or n >= gate.min_n for n in sizes.values())
-    for name in extensions.steps([*parts], lambda name: f"{gate.metric} {name}"):
+    for name in extensions.with_progress([*parts], lambda name: f"{gate.metric} {name}"):
         part, n = parts[name], sizes[name]
         few = f"{count_text(n, 'row')}, fewer than min_n = {gate.min_n}" if n is not None and n < gate.min_n else ""
         claim = few or source.claim(rule, part, alpha, family)

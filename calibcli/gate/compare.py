@@ -225,13 +225,13 @@ def scores(
     default = [name for name in DEFAULT if traits(name).compared]  # differences of the others say nothing
     choices = choose(known(default, first.top_only) if specs is None else specs, first.k, first.top_only)
     models, pairing = _aligned(inputs, names, choices)
-    values = [estimates(m.sample, choices, level=LEVEL) for m in extensions.steps(models, lambda m: m.name)]
+    values = [estimates(m.sample, choices, level=LEVEL) for m in extensions.with_progress(models, lambda m: m.name)]
     compared = [
         (model, choice, both)
         for model, own in zip(models[1:], values[1:], strict=True)
         for choice, *both in zip(choices, values[0], own, strict=True)
     ]
-    each = extensions.steps(compared, lambda one: f"difference of {one[1].spec}")
+    each = extensions.with_progress(compared, lambda one: f"difference of {one[1].spec}")
     differences = [difference(models[0], *one) for one in each]
     facts = {"n": models[0].columns.n, **inputs[0].event_fact}
     changes = [d.estimate for d in differences]
@@ -296,7 +296,7 @@ def _aligned(
     if len(shared) < 2:
         raise InputError("the models share fewer than 2 rows", "compare models of the same rows")
     models = []
-    for p, name, rows in extensions.steps([*zip(inputs, names, kept, strict=True)], lambda model: model[1]):
+    for p, name, rows in extensions.with_progress([*zip(inputs, names, kept, strict=True)], lambda model: model[1]):
         index = rows[shared]
         part = p if len(index) == p.n and np.array_equal(index, np.arange(p.n)) else p.take(index)
         columns = columns_of(part, choices)

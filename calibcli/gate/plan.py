@@ -439,9 +439,9 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
         raise UsageError(problem, "pass a factor on the logits such as 1.3")
     if a.pilot is not None and a.pilot.n < 2:
         raise InputError("a pilot of 1 row has no spread", "pass a pilot of more rows, or none")
-    needs = [_need(gate, a) for gate in extensions.steps(gates, lambda gate: gate.metric)]
+    needs = [_need(gate, a) for gate in extensions.with_progress(gates, lambda gate: gate.metric)]
     planned, rows = list[Estimate](), list[list[Any]]()
-    for need in extensions.steps(needs, lambda need: f"rows of {need.rule}"):
+    for need in extensions.with_progress(needs, lambda need: f"rows of {need.rule}"):
         planned.append(_rows(need, a))
         rows.append([need.rule, need.verdict, need.truth, *map(need.rows, POWERS)])
     heads = ["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)]

@@ -320,7 +320,7 @@ def _isotonic(placed: PlacedRows, options: Mapping[str, Any], value: float) -> f
     some, filled = apart > 0, misses + hits > 0
     best = pool(apart[some], np.stack([0 * hits, hits], 1).ravel()[some])
     worst = pool((misses + hits)[filled], hits[filled])
-    merged = _recalibrated(placed.view.once(Isotonic.of).blocks, options["score"])
+    merged = _recalibrated(placed.view.memoized(Isotonic.of).blocks, options["score"])
     return max(abs(_recalibrated(blocks, options["score"]) - merged) for blocks in (best, worst))
 
 
@@ -410,7 +410,7 @@ class Decomposed(Statistic):
     @property
     def fit(self) -> Isotonic:
         """The isotonic regression of the outcomes."""
-        return self.view.once(Isotonic.of)
+        return self.view.memoized(Isotonic.of)
 
     @cached_property
     def base(self) -> float:

@@ -79,7 +79,7 @@ def drawn(view: BinaryOutcomes, curve: Drawn) -> list[Curve]:
     if curve == "smooth":
         from calibcli.metrics.smooth_ece import Smoothed
 
-        return [smooth_curve(view, view.once(Smoothed.of).fixed_point[0])]
+        return [smooth_curve(view, view.memoized(Smoothed.of).fixed_point[0])]
     return corp_curves(view) if curve == "corp" else []
 
 
@@ -92,7 +92,7 @@ def corp_curves(view: BinaryOutcomes) -> list[Curve]:
     """Draw the isotonic regression, and the band of that of a calibrated model (Dimitriadis et al. 2021)."""
     from calibcli.metrics.corp import Isotonic
 
-    fit = view.once(Isotonic.of)
+    fit = view.memoized(Isotonic.of)
     knots: Any = fit.knots
     cells = fit.cells
     t: Any = counted(np.append(np.linspace(cells.p[0], cells.p[-1], POINTS), cells.p[[0, -1]]))[0]

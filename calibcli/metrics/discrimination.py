@@ -145,7 +145,7 @@ class RankFunctional(Statistic):
 
     @cached_property
     def ties(self) -> TieGroups:
-        return self.view.once(ties)
+        return self.view.memoized(ties)
 
     @property
     def influence(self) -> Floats:

@@ -138,13 +138,13 @@ def _error(sample: Sample, choice: Choice[MetricTraits], value: float) -> float 
     bound: Bound | None = choice.traits.condensed
     if bound is not None:
         of = choice.options.get("of", choice.traits.view)
-        return bound(sample.once(PlacedRows, of), choice.options, value)
+        return bound(sample.memoized(PlacedRows, of), choice.options, value)
     if reads_scores(choice):
         return 0.0
     if not isinstance(choice(sample), MeanOf):
         return None
     with np.errstate(all="ignore"):  # a moved probability may lie beyond 1
-        moved = [float(choice(other)) for other in sample.once(_moved_rows)]
+        moved = [float(choice(other)) for other in sample.memoized(_moved_rows)]
     return 0.0 if all(abs(other - value) <= SAME * max(abs(value), 1.0) for other in moved) else None
 
 
@@ -156,7 +156,7 @@ def _moved_rows(sample: Sample) -> list[Sample]:
     other: a threshold within the cell then changes the value. The columns rise or fall together as `SIGNS` has it,
     which reveals products of columns; and predicted classes, which are not kept, are changed.
     """
-    columns, placed = sample.columns, sample.once(PlacedRows, "auto")
+    columns, placed = sample.columns, sample.memoized(PlacedRows, "auto")
     assert columns.weights is not None
     first = np.unique(placed.outcome, return_index=True)[1]  # (outcomes,) a row of each
     count = np.bincount(placed.outcome, columns.weights).astype(np.float64)  # (outcomes,)

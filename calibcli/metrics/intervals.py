@@ -315,7 +315,7 @@ class MeanOf(Statistic):
     @property
     def range(self) -> tuple[End, End]:
         """Smallest and largest value of a row."""
-        return self.sample.once(self.ends) if callable(self.ends) else self.ends
+        return self.sample.memoized(self.ends) if callable(self.ends) else self.ends
 
     def interval(self, level: float) -> Interval:
         """Return a two-sided interval: the score form, or that of Clopper and Pearson for shares."""

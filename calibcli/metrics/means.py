@@ -108,7 +108,7 @@ def _up_to_log_k(k: int | None, options: Mapping[str, Any]) -> Range:
 
 def _cost_of_wrong(sample: Sample) -> tuple[float, Floats]:
     """Return the range of the NLL of a wrong row, whose label is not the most probable class."""
-    return math.log(2), np.maximum(sample.once(cost)[1], math.log(2))
+    return math.log(2), np.maximum(sample.memoized(cost)[1], math.log(2))
 
 
 @METRICS.add(

@@ -262,7 +262,7 @@ class Scored:
         """The statistics of this score by name, which share one order of the rows."""
         v = self.view
         turned = dataclasses.replace(v, p=v.complement, complement=v.p, hit=~v.hit)
-        turned.know(ties, v.once(ties).turned)
+        turned.set_memoized(ties, v.memoized(ties).turned)
         return {
             "auroc": Concordance(v),
             "aupr_in": AveragePrecision(v),
@@ -294,7 +294,7 @@ def scored(model: OodScores, name: str, options: OodOptions, progress: Progress 
     raw = None
     if set(wanted) - {*OF_PROBABILITIES}:
         raw = [levels(p, options.temperature) for p in model.files]
-    for score in extensions.steps(wanted):
+    for score in extensions.with_progress(wanted):
         if score == "confidence":
             shown, complements = [c.confidence for c in read], [c.rest for c in read]
             view = BinaryOutcomes(np.concatenate(shown), np.concatenate(complements), **common)
@@ -309,7 +309,7 @@ def scored(model: OodScores, name: str, options: OodOptions, progress: Progress 
             view = BinaryOutcomes(both, np.broadcast_to(1.0, len(both)), **common)
             rising = both[order]
             ends = np.flatnonzero(np.concatenate([[True], rising[1:] != rising[:-1], [True]]))
-            view.know(ties, tied(view, order, ends))
+            view.set_memoized(ties, tied(view, order, ends))
         yield Scored(name, score, (shown[0], shown[1]), view)
 
 
@@ -400,7 +400,9 @@ def report(models: Sequence[OodScores], options: OodOptions | None = None, progr
 
 
 def _estimates(one: Scored, level: float) -> Iterator[Estimate]:
-    for name, statistic in extensions.steps([*one.statistics.items()], lambda both: f"{both[0]} of {one.label}"):
+    for name, statistic in extensions.with_progress(
+        [*one.statistics.items()], lambda both: f"{both[0]} of {one.label}"
+    ):
         fields = {**vars(statistic.interval(level)), "n": one.view.n}
         better = "lower" if name == "fpr95" else "higher"
         if isinstance(statistic, FalsePositives):
@@ -461,7 +463,7 @@ def _histogram(one: Scored) -> Plot:
 
 def _curve(one: Scored) -> Curve:
     """Draw the ROC curve of a score."""
-    t = one.view.once(ties)
+    t = one.view.memoized(ties)
     kept, passed = (np.append(0.0, np.cumsum(part[::-1]) / part.sum()) for part in (t.hits, t.misses))
     at = np.unique(np.concatenate([_thinned(kept), _thinned(passed)]))
     return Curve(label=one.label, kind="line", x=passed[at].tolist(), y=kept[at].tolist(), role=one.label)

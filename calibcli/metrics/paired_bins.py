@@ -358,7 +358,7 @@ class BinMembership(NamedTuple):
         if table.method == "split":
             order, tie = view.stable_order, np.arange(view.n)
         else:
-            order, tie = view.once(ties)[:2]  # (N,) rows by rising odds, and the number of the tie of each of these
+            order, tie = view.memoized(ties)[:2]  # (N,) rows by rising odds, and the number of the tie of each of these
         cuts = np.append(0.0, np.cumsum(table.weight)) * view.total  # (B + 1,) weight of the rows before each bin
         mass = np.bincount(tie, None if view.weights is None else view.weights[order])  # (T,) weight of each tie
         last = np.cumsum(mass)  # weight of the rows up to the end of each tie

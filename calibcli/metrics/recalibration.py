@@ -73,7 +73,7 @@ def _condensed(coefficient: int) -> Bound:
     """
 
     def bound(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-        view, fit = placed.view, placed.view.once(cox)
+        view, fit = placed.view, placed.view.memoized(cox)
         assert fit is not None
         outcome = placed.outcome  # (N,) the number o of each row's outcome of a cell
         share_of = np.maximum(np.bincount(outcome, view.shares), SMALLEST)  # (outcomes,)
@@ -124,12 +124,12 @@ class Coefficient(Statistic):
 
     @property
     def value(self) -> float:
-        fit = self.view.once(cox)
+        fit = self.view.memoized(cox)
         return math.nan if fit is None else float(fit.beta[self.coefficient])
 
     def interval(self, level: float) -> Interval:
         """Refuse what has no interval; return that of the slope by `_slope_interval`, else that of the intercept."""
-        view, fit = self.view, self.view.once(cox)
+        view, fit = self.view, self.view.memoized(cox)
         if fit is None:
             return Interval(
                 reason="no maximum likelihood: every row is right, or wrong, or the confidences separate them"

@@ -27,7 +27,7 @@ Rowwise = Callable[[slice], npt.NDArray[Any]]
 class Memoized:
     """An object that keeps results computed from it, as long as it lives."""
 
-    def once(self, function: Callable[..., T], *arguments: Any) -> T:
+    def memoized(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return `function(self, *arguments)`, computed once."""
         kept: dict[Any, T] = self.__dict__.setdefault("_kept", {})
         key = (function, *arguments)
@@ -35,8 +35,8 @@ class Memoized:
             kept[key] = function(self, *arguments)
         return kept[key]
 
-    def know(self, function: Callable[..., T], result: T) -> None:
-        """Let `once` return this result of a function, which was computed in another way."""
+    def set_memoized(self, function: Callable[..., T], result: T) -> None:
+        """Let `memoized` return this result of a function, which was computed in another way."""
         self.__dict__.setdefault("_kept", {})[(function,)] = result
 
 
@@ -143,11 +143,11 @@ class BinaryOutcomes(Memoized):
 
     def width_bins(self, bins: int, edges: Edges) -> Bins:
         """Return the table of equal-width bins of [0, 1]."""
-        return self.once(width_table, bins, edges)
+        return self.memoized(width_table, bins, edges)
 
     def mass_bins(self, bins: int, method: Equal) -> Bins:
         """Return the table of bins of equal weight; see `adaece` for the methods."""
-        return self.once(mass_table, bins, method)
+        return self.memoized(mass_table, bins, method)
 
     def cuts(self, bins: int) -> Floats:
         """Return (bins + 1,) positions where equal-mass bins begin, in weight along `stable_order`.

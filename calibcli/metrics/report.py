@@ -353,7 +353,9 @@ def report_multilabel(
     plots: list[Plot] = []
     rows: list[list[Cell]] = []
     notes: list[str] = []
-    for done, (name, predictions) in enumerate(extensions.steps([*labels.items()], lambda one: one[0], progress)):
+    for done, (name, predictions) in enumerate(
+        extensions.with_progress([*labels.items()], lambda one: one[0], progress)
+    ):
         where = Scope(parts={"label": str(name)})
         sample, estimates = _measured(predictions, options, where)
         every += estimates
@@ -468,7 +470,7 @@ def _slices(
     tables: list[Table] = []
     plots: list[Plot] = []
     choices = chosen(predictions, options, BRIEF) if predictions.slices else []
-    for column, values in extensions.steps([*predictions.slices.items()], lambda one: one[0]):
+    for column, values in extensions.with_progress([*predictions.slices.items()], lambda one: one[0]):
         parts = rows_by(values)
         if len(parts) > MOST_SLICES:
             problem = f"'{column}' has {len(parts)} values, more than {MOST_SLICES}"
@@ -477,7 +479,7 @@ def _slices(
         largest = sorted(parts, key=lambda name: -len(parts[name]))[: MOST_SLICE_PANELS if options.diagram else 0]
         title = f"Reliability by {column}" + (f" (the {len(largest)} largest)" if len(parts) > len(largest) else "")
         samples = _samples(predictions, measured, [*parts.values()], choices, options)
-        for name, sample in zip(extensions.steps([*parts]), samples, strict=True):
+        for name, sample in zip(extensions.with_progress([*parts]), samples, strict=True):
             where = Scope(parts={column: str(name)})
             estimates = metrics.estimates(sample, choices, level=options.level, where=where)
             every += estimates

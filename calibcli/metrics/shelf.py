@@ -367,7 +367,7 @@ def estimates(
     within(level, Level, "level ")
     if sample.top.total <= 0:
         raise UsageError("every weight is 0", "pass weights of which one is positive")
-    each = extensions.steps(choices, lambda choice: f"{choice.spec} {where}")
+    each = extensions.with_progress(choices, lambda choice: f"{choice.spec} {where}")
     return [_estimate(sample, choice, level, where) for choice in each]
 
 
@@ -376,7 +376,7 @@ def _estimate(sample: Sample, choice: Choice[MetricTraits], level: float, where:
     common: dict[str, Any] = {"name": choice.spec, "unit": has.unit, "better": has.better, **where.fields}
     if has.needs_scores and sample.predictions is None:
         return Estimate(**common, value=None, n=sample.n, reason="needs the scores, of which only columns were kept")
-    statistic: Statistic = sample.once(_statistic, choice)
+    statistic: Statistic = sample.memoized(_statistic, choice)
     value, fields = statistic.value, vars(statistic.interval(level)).copy()
     if not math.isfinite(value) and not fields["reason"]:
         fields["reason"] = "not defined on these rows" if math.isnan(value) else "a label has probability 0"

@@ -161,7 +161,7 @@ class Smoothed(Memoized):
 
     def ece(self, sigma: float) -> float:
         """Return ∫|r_σ|."""
-        return self.once(Smoothed._ece, sigma)
+        return self.memoized(Smoothed._ece, sigma)
 
     def _ece(self, sigma: float) -> float:
         return absolute_integral(self.series(sigma))
@@ -279,7 +279,7 @@ class Noise(Memoized):
         Coefficients are kept for FEW terms, or twice, four times as many, so that several σ share them.
         """
         terms = min(self.CELLS, math.ceil(NOISE_DAMPED / (math.pi * sigma)) + 1)
-        series = self.once(Noise._series, min(FEW << ((terms - 1) // FEW).bit_length(), self.CELLS))
+        series = self.memoized(Noise._series, min(FEW << ((terms - 1) // FEW).bit_length(), self.CELLS))
         damping = np.exp(-((math.pi * sigma * np.arange(terms)) ** 2) / 2)
         smooth = damping[:, None] * _cosines(self.CELLS, self.CELLS)[:terms, : self.CELLS // 2]  # (terms, CELLS / 2)
         even = series[0][:, : len(smooth[0::2])] @ smooth[0::2]  # (DRAWS, CELLS / 2)
@@ -289,7 +289,7 @@ class Noise(Memoized):
 
     def quantile(self, sigma: float, level: float) -> float:
         """Return a quantile of ∫|G_σ|; narrower kernels than a cell are taken as wide as one."""
-        return quantile(self.once(Noise._norms, max(sigma, 1 / self.CELLS)), level)
+        return quantile(self.memoized(Noise._norms, max(sigma, 1 / self.CELLS)), level)
 
     def fixed_point(self, level: float) -> float:
         """Find σ with quantile(σ) = σ.
@@ -345,17 +345,17 @@ class SmoothError(Statistic):
 
     @cached_property
     def value(self) -> float:
-        rows = self.view.once(Smoothed.of)
+        rows = self.view.memoized(Smoothed.of)
         return rows.fixed_point[0] if self.sigma is None else rows.ece(self.sigma)
 
     def interval(self, level: float) -> Interval:
-        view, sigma, noise = self.view, self.sigma, self.view.once(Noises)
+        view, sigma, noise = self.view, self.sigma, self.view.memoized(Noises)
         detail = {} if sigma is not None else {"sigma": self.value}
         how = "cosine series" + ("" if view.n <= EXACT else f", rows spread over {CELLS} cells (error < 1e-5)")
         if view.groups is not None:
             return Interval(reason=NO_GROUPS, how=how, detail=detail)
-        null = noise.once(Noises.calibrated, 0.5, sigma)
-        null_high = noise.once(Noises.calibrated, 0.95, sigma)
+        null = noise.memoized(Noises.calibrated, 0.5, sigma)
+        null_high = noise.memoized(Noises.calibrated, 0.95, sigma)
         low = self._lower(noise, level) if sigma is None else self.value - noise.seen.quantile(sigma, level)
         largest_moves = view.steps  # of a sum of residuals, by one row that was drawn and by one that was not
         high = min(1.0, self.value + unseen_reach(normal_quantile(level), noise.variance, *largest_moves))
@@ -369,7 +369,7 @@ class SmoothError(Statistic):
         estimate is at most τ + q(s). For τ below FLOOR only τ itself changes; above it τ + q(τ) - estimate is taken to
         rise, and its root is sought.
         """
-        rows = self.view.once(Smoothed.of)
+        rows = self.view.memoized(Smoothed.of)
 
         def excess(tau: float) -> float:
             return tau + noise.seen.quantile(tau, level) - rows.ece(tau)
@@ -500,7 +500,7 @@ class Mmce(Statistic):
 
     def interval(self, level: float) -> Interval:
         null: dict[str, Any] = {}
-        noise = self.view.once(Noises)
+        noise = self.view.memoized(Noises)
         if not self.weighted and self.view.groups is None:
             draws = self._lengths(noise.null)  # (DRAWS,)
             null = {"null": float(draws.mean()), "null_high": quantile(draws, 0.95)}

@@ -72,7 +72,7 @@ def gains(
             after = _near(near, (betas - centre)[fold]) if _known(near) else _nll(z, y, betas[fold])
             gain = (_nll(z, y) if before is None else before) - after
             return Gains(gain, (1 / betas).tolist(), centre, near)
-    shared = None if sample is None else sample.once(crossed)
+    shared = None if sample is None else sample.memoized(crossed)
     gain, fits, _ = cross_fit_beta(z, y, fold, w) if shared is None else shared.fits
     return Gains(gain, [fit.temperature for fit in fits])
 
@@ -87,7 +87,7 @@ class Crossed(NamedTuple):
 def crossed(sample: Sample) -> Crossed | None:
     """Fit a temperature without each fold of all rows of a sample; None where there is one fold.
 
-    Both the gain and the rows that a comparison keeps use them: `sample.acyclic.once(crossed)` computes them once.
+    Both the gain and the rows that a comparison keeps use them: `sample.acyclic.memoized(crossed)` computes them once.
     """
     rows = sample.predictions
     assert rows is not None
@@ -225,16 +225,16 @@ class Gain(Statistic):
 
     @property
     def value(self) -> float:
-        return self.sample.once(_gains)[1].value
+        return self.sample.memoized(_gains)[1].value
 
     def interval(self, level: float) -> Interval:
-        subset, rows, fitted, nll = self.sample.once(_gains)
+        subset, rows, fitted, nll = self.sample.memoized(_gains)
         temperatures = fitted.temperatures
         if not math.isfinite(self.value):
             return Interval(reason=IMPOSSIBLE if temperatures else "needs at least 2 folds with rows")
         if rows.lacking:
             return Interval(reason=rows.lacking)
-        if np.isinf(self.sample.once(cost)[1]).any():
+        if np.isinf(self.sample.memoized(cost)[1]).any():
             return Interval(reason=BOUNDLESS)
         ends = _Profile(subset, rows, (1 - level) / 2, fitted, nll).ends()
         if ends[1] <= 0:

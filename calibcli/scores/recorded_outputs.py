@@ -142,7 +142,7 @@ def load_all(sources: Sequence[Source], reading: Reading, progress: Progress | N
     contents: list[FileContents] = []
     ready: list[FileContents] = []  # of the next files, the last first
     ahead = FEW  # files to read at once: fewer where one of them needed a reader of its own
-    for i, source in enumerate(extensions.steps(sources, lambda source: f"reading {source.name}", progress)):
+    for i, source in enumerate(extensions.with_progress(sources, lambda source: f"reading {source.name}", progress)):
         try:
             contents.append(load(source, ready.pop() if ready else None))
         except NoRows as error:

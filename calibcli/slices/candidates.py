@@ -63,7 +63,7 @@ def columns_of(
         search: (N,) whether a row is in the half that is searched, where cuts and frequent values are chosen.
         least: smallest number of its rows for a condition.
     """
-    each = [_column(name, np.asarray(columns[name]), search, least) for name in extensions.steps([*columns])]
+    each = [_column(name, np.asarray(columns[name]), search, least) for name in extensions.with_progress([*columns])]
     return [one for one in each if isinstance(one, CodedColumn)], [one for one in each if isinstance(one, str)]
 
 
@@ -269,7 +269,7 @@ def ranked(
     pairs, count = _strongest_pairs(columns, codes, weights, strengths, progress) if depth > 1 else ({}, 0)
     sets |= pairs
     z = [np.empty(0)]
-    for chosen in extensions.steps([*sets], lambda chosen: "the strongest rules", progress):
+    for chosen in extensions.with_progress([*sets], lambda chosen: "the strongest rules", progress):
         places = sets[chosen]
         every = strengths(_sums(columns, codes, chosen, weights)).ravel()
         count += int((every > -np.inf).sum()) if len(chosen) == 1 else 0
@@ -329,7 +329,7 @@ def _strongest_pairs(
     blocks = [_Block.make(columns, some) for some in chosen]
     both = list(itertools.combinations_with_replacement(blocks, 2))
     best, count, floor = np.empty((5, 0)), 0, 0.0  # z, and column and place of both conditions
-    for one, other in extensions.steps(both, lambda pair: "pairs of conditions", progress):
+    for one, other in extensions.with_progress(both, lambda pair: "pairs of conditions", progress):
         z = strengths([one.holds @ sums @ other.holds.T for sums in _products(codes, weights, one, other)])
         z[one.of[:, :1] >= other.of[:, 0]] = -np.inf  # two conditions on one column; or a pair the other way round
         count += int((z > -np.inf).sum())
@@ -396,7 +396,7 @@ def distinct(
     """
     kept: list[CandidateRule] = []
     covered, remaining = np.zeros(len(rows), bool), evidence
-    for rule in extensions.steps(rules, lambda rule: "leaving out what others explain"):
+    for rule in extensions.with_progress(rules, lambda rule: "leaving out what others explain"):
         inside = rule.holds(columns, rows)
         if kept and not _adds_evidence(evidence, remaining, rows[inside], rows[inside & ~covered]):
             continue

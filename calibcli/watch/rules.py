@@ -115,7 +115,7 @@ def evidence(
     counted = [name for name in parts if not watched.by or name in watched.values]
     return {
         name: _wealth_and_sums(watched, *_rows(watched, source, gate, parts[name], cap))
-        for name in extensions.steps(counted, lambda name: f"{watched.rule} {name}")
+        for name in extensions.with_progress(counted, lambda name: f"{watched.rule} {name}")
     }
 
 

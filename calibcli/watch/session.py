@@ -113,7 +113,7 @@ def add(state: WatchState, source: RecordedOutputs, baselines: Any, path: str, n
     name = source.predictions.source
     rules.refuse_sampling_weights(source)
     evidence_by_rule = {}
-    for i, rule in enumerate(extensions.steps(state.settings.rules, lambda rule: rule.rule)):
+    for i, rule in enumerate(extensions.with_progress(state.settings.rules, lambda rule: rule.rule)):
         by_slice = rules.evidence(rule, source, baselines, path, state.settings.cap)
         if isinstance(by_slice, str):
             problem = f"{rule.rule} cannot be watched tonight: {by_slice}"

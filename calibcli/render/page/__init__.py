@@ -93,7 +93,7 @@ def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:
     from calibcli.render.page import inline_figures
 
     styles = inline_figures.Styles()
-    for p in extensions.steps(pictures, lambda p: p.title):
+    for p in extensions.with_progress(pictures, lambda p: p.title):
         key = repr((p.plots, p.estimates))
         if key not in drawn:
             drawn[key] = figure.render(Result(command="", plots=p.plots, estimates=p.estimates), "svg", images=False)
