@@ -22,7 +22,7 @@ from _gate_truth import COMPARED, NO_BOUND, gain, plain, truths
 from _populations import Pair, Population
 
 from calibcli.metrics import METRICS
-from calibcli.metrics.shelf import known as known_for
+from calibcli.metrics.registry import known as known_for
 
 LOOK = 40
 MOST = 320  # runs of one cell while searching

@@ -19,7 +19,7 @@ from calibcli.core.errors import UsageError
 from calibcli.gate.config import Gate, limit_rule
 from calibcli.gate.verdicts import resolved
 from calibcli.metrics import METRICS
-from calibcli.metrics.shelf import known
+from calibcli.metrics.registry import known
 from calibcli.scores.predictions import Predictions
 
 NO_BOUND = ("mce", "ece_sweep", "kde_ece", "calibration_p", "spiegelhalter_z")

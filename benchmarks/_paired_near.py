@@ -14,8 +14,8 @@ from calibcli.metrics import binned
 from calibcli.metrics.binned import GapNorm
 from calibcli.metrics.discrimination import Concordance, RiskCoverage
 from calibcli.metrics.ood import AveragePrecision
+from calibcli.metrics.registry import Statistic
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.shelf import Statistic
 
 POPULATION, BINS = 100_000, 15
 METRICS = ("ece", "adaece", "aurc", "failure_auroc", "auc", "ood auroc", "ood aupr_in", "ood aupr_out")

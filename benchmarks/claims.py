@@ -33,7 +33,7 @@ from calibcli.core.statistics import clopper_pearson
 from calibcli.lab.study import claims
 from calibcli.lab.study.claims import DRAWS, ClaimVerdict, MeasuredArm, SeedMean
 from calibcli.lab.study.readings import RowSums, binned, draws, means
-from calibcli.metrics import METRICS as SHELF
+from calibcli.metrics import METRICS as REGISTRY
 from calibcli.metrics.reliability import BinaryOutcomes
 
 METRICS = ("error", "nll", "ece", "ece2_debiased")
@@ -92,7 +92,7 @@ def sums(p: np.ndarray, hit: np.ndarray, metrics: tuple[str, ...]) -> dict[str, 
     view = BinaryOutcomes(p, 1 - p, hit, None, False, None, values_only=True)
     rows = {"error": 1.0 - hit, "nll": -np.log(np.where(hit, p, 1 - p))}
     sample = SimpleNamespace(view=lambda of: view)  # all that a binned metric asks of a sample
-    of_bins = {name: SHELF.choose(name) for name in metrics if name not in rows}
+    of_bins = {name: REGISTRY.choose(name) for name in metrics if name not in rows}
     return {
         name: means(rows[name]) if name in rows else binned(of_bins[name](sample), of_bins[name].options)
         for name in metrics

@@ -33,8 +33,8 @@ from _populations import drawn, softmax, values
 from calibcli import from_confidence, metrics
 from calibcli.metrics.binned import class_bins
 from calibcli.metrics.corp import pool
+from calibcli.metrics.registry import Sample, known
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.shelf import Sample, known
 from calibcli.scores.columns import Columns, columns
 from calibcli.scores.predictions import Floats, Predictions
 

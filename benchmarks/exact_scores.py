@@ -32,7 +32,7 @@ from _populations import Population
 from calibcli.core.statistics import clopper_pearson
 from calibcli.metrics import METRICS, intervals
 from calibcli.metrics.binned import GapNorm
-from calibcli.metrics.shelf import known, traits
+from calibcli.metrics.registry import known, traits
 
 MODELS = ("forest of 10", "forest of 30", "5 neighbours", "naive Bayes", "boosted trees", "five levels")
 DATA = ("even", "rare")

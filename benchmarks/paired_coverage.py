@@ -30,8 +30,8 @@ from _populations import Covered, Floats, softmax
 from calibcli.metrics import paired, paired_bins
 from calibcli.metrics.binned import GapNorm
 from calibcli.metrics.discrimination import RankFunctional
+from calibcli.metrics.registry import Statistic
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.shelf import Statistic
 
 POPULATION, K, BINS = 200_000, 10, 15
 LOW, HIGH = 0.92, 0.98

@@ -29,7 +29,7 @@ import numpy as np
 import calibcli
 from calibcli.cli.app import main as calib
 from calibcli.core.errors import CalibError
-from calibcli.metrics.shelf import METRICS
+from calibcli.metrics.registry import METRICS
 
 SAMPLES = Path(__file__).parent.parent / "sample_data"
 N = 400

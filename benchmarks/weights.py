@@ -21,7 +21,7 @@ import numpy as np
 from _harness import arguments
 
 from calibcli.metrics.intervals import WeightedMean
-from calibcli.metrics.shelf import few_carry
+from calibcli.metrics.registry import few_carry
 
 ROWS = 400_000
 RUNS = {200: 500, 1000: 500, 5000: 300}

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from calibcli.calibrators.program import Operations
     from calibcli.core.errors import InputError, UsageError
     from calibcli.core.options import Range
+    from calibcli.core.registries import Traits
     from calibcli.core.result import Estimate, Result
-    from calibcli.core.shelves import Traits
     from calibcli.metrics.intervals import MeanOf
-    from calibcli.metrics.shelf import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Interval, MetricTraits, Sample
-    from calibcli.networks.architectures.shelf import ARCHITECTURES, Size
+    from calibcli.metrics.registry import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Interval, MetricTraits, Sample
+    from calibcli.networks.architectures.registry import ARCHITECTURES, Size
     from calibcli.networks.curvature.quantities import QUANTITIES, QuantityTraits
-    from calibcli.networks.losses.shelf import LOSSES, PENALTIES, Loss
+    from calibcli.networks.losses.registry import LOSSES, PENALTIES, Loss
     from calibcli.scores.files.arrays import FileContents, Memory
     from calibcli.scores.files.source import Source
     from calibcli.scores.likelihood import log_softmax
@@ -40,12 +40,12 @@ _HOME = {
     "calibcli.core.errors": "InputError UsageError",
     "calibcli.core.options": "Range",
     "calibcli.core.result": "Estimate Result",
-    "calibcli.core.shelves": "Traits",
+    "calibcli.core.registries": "Traits",
     "calibcli.metrics.intervals": "MeanOf",
-    "calibcli.metrics.shelf": "ANY BRIER METRICS NATS SIGNED UNIT Interval MetricTraits Sample",
-    "calibcli.networks.architectures.shelf": "ARCHITECTURES Size",
+    "calibcli.metrics.registry": "ANY BRIER METRICS NATS SIGNED UNIT Interval MetricTraits Sample",
+    "calibcli.networks.architectures.registry": "ARCHITECTURES Size",
     "calibcli.networks.curvature.quantities": "QUANTITIES QuantityTraits",
-    "calibcli.networks.losses.shelf": "LOSSES PENALTIES Loss",
+    "calibcli.networks.losses.registry": "LOSSES PENALTIES Loss",
     "calibcli.scores.files.arrays": "FileContents Memory",
     "calibcli.scores.files.source": "Source",
     "calibcli.scores.likelihood": "log_softmax",

@@ -30,7 +30,7 @@ def main() -> None:
     shutil.copytree(ROOT / "benchmarks" / "results", BUILT / "benchmarks" / "results")
     made = {
         "reference/commands.md": "# Commands\n\n" + "\n".join(map(command, COMMANDS)),
-        "reference/shelves.md": "# Shelves\n\n" + "\n".join(map(shelf, catalogue.SHELVES)),
+        "reference/registries.md": "# Registries\n\n" + "\n".join(map(registry, catalogue.REGISTRIES)),
         "reference/python.md": "# Python, every argument\n\n" + "\n".join(map(function, sorted(calibcli.__all__))),
     }
     for path in OUTSIDE:
@@ -72,7 +72,7 @@ def command(name: str) -> str:
     return f"## calib {name}\n\n{example}\n\n" + "\n".join(tables)
 
 
-def shelf(name: str) -> str:
+def registry(name: str) -> str:
     text = f"## {name.capitalize()}\n\n"
     for found in catalogue.tables(name):
         rows = [

@@ -227,7 +227,7 @@ def literals(code: ast.AST) -> Iterator[str]:
 def metrics_named() -> dict[str, list[str]]:
     """The metrics that a file names though they are of another file; what a metric is should stand on its entry.
 
-    The default sets on the shelf are left out.
+    The default sets in the registry are left out.
     """
     from calibcli.metrics import METRICS
 
@@ -235,7 +235,7 @@ def metrics_named() -> dict[str, list[str]]:
     named = {
         path: sorted({text for text in literals(tree(path)) if text in own and own[text] != path})
         for path in FILES
-        if path != PACKAGE / "metrics" / "shelf.py"
+        if path != PACKAGE / "metrics" / "registry.py"
     }
     return {module(path): names for path, names in named.items() if names}
 

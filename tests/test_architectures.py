@@ -1,4 +1,4 @@
-"""Networks of the shelf: sizes known from the papers, the functions they compute, and refused options."""
+"""Networks of the registry: sizes known from the papers, the functions they compute, and refused options."""
 
 from __future__ import annotations
 

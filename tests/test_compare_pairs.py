@@ -26,8 +26,8 @@ from calibcli.gate.sources import RecordedOutputs
 from calibcli.metrics import paired, paired_bins
 from calibcli.metrics.intervals import FEWEST_GROUPS, WeightedMean
 from calibcli.metrics.paired import MeanDifference
+from calibcli.metrics.registry import Sample, traits
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.shelf import Sample, traits
 from calibcli.scores.columns import columns
 from calibcli.scores.likelihood import fit_beta, nll_rows
 from calibcli.scores.predictions import Predictions

@@ -50,7 +50,7 @@ def agrees(found: float | None, true: Tensor | float, tolerance: float = 1e-9) -
     assert abs(found * 1.01 - true) > tolerance * max(abs(true), 1e-3)
 
 
-def test_every_shelf_entry_has_an_oracle() -> None:
+def test_every_registry_entry_has_an_oracle() -> None:
     """Those after a temperature have theirs in `test_curvature_rescaled.py`."""
     names = {"negative_fraction" if e.name == "density" else e.name.removesuffix(" after") for e in QUANTITIES}
     assert names == set(ORACLES)

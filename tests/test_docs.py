@@ -93,22 +93,22 @@ def test_command_lines(line: str) -> None:
             if not isinstance(spec, str) or spec.isupper() or spec in ("all", "default"):
                 continue
             if long[key] in SPECS:
-                catalogue.SHELVES[SPECS[long[key]]].shelf.choose(spec)
+                catalogue.REGISTRIES[SPECS[long[key]]].registry.choose(spec)
             elif long[key] == "--loss" and normal(spec.partition(":")[0]):
                 objective(spec)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_specs_between_backticks(page: Path) -> None:
-    """A spec of an entry that there is has options that this entry, of one shelf or another, takes."""
+    """A spec of an entry that there is has options that this entry, of one registry or another, takes."""
     for spec in re.findall(r"`([a-z_0-9]+:[a-z_]+=[^`|\s]*)`", page.read_text(encoding="utf-8")):
-        shelves = [one.shelf for one in catalogue.SHELVES.values() if spec.partition(":")[0] in one.shelf]
-        assert not shelves or any(taken(shelf, spec) for shelf in shelves), spec
+        registries = [one.registry for one in catalogue.REGISTRIES.values() if spec.partition(":")[0] in one.registry]
+        assert not registries or any(taken(registry, spec) for registry in registries), spec
 
 
-def taken(shelf: Any, spec: str) -> bool:
+def taken(registry: Any, spec: str) -> bool:
     try:
-        shelf.choose(spec)
+        registry.choose(spec)
     except UsageError:
         return False
     return True
@@ -128,7 +128,7 @@ def test_the_table_of_coverage_is_of_metrics_that_there_are() -> None:
     names = re.findall(r"(?m)^\| `([^`]+)`", table)
     assert len(names) > 10
     for name in names:
-        catalogue.SHELVES["metrics"].shelf.choose(name)
+        catalogue.REGISTRIES["metrics"].registry.choose(name)
 
 
 def test_there_are_command_lines() -> None:

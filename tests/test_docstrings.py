@@ -1,4 +1,4 @@
-"""Every public thing and every shelf entry says shapes, units, errors and its source; their examples are true."""
+"""Every public thing and every registry entry says shapes, units, errors and its source; their examples are true."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from calibcli.networks.curvature.matrix import CurvatureOperator
 from calibcli.scores.from_arrays import How
 
 ROOT = Path(__file__).parent.parent
-ENTRIES = {f"{where} {entry.name}": (where, entry) for where, one in catalogue.SHELVES.items() for entry in one.shelf}
+ENTRIES = {
+    f"{where} {entry.name}": (where, entry) for where, one in catalogue.REGISTRIES.items() for entry in one.registry
+}
 FUNCTIONS = {name: getattr(calibcli, name) for name in calibcli.__all__ if inspect.isroutine(getattr(calibcli, name))}
 HINTS = {
     name: {key: str(kind) for key, kind in function.__annotations__.items()} for name, function in FUNCTIONS.items()
@@ -66,7 +68,7 @@ EXAMPLES: dict[str, Any] = {
 
 @cache
 def shared() -> dict[str, Any]:
-    """What the examples of shelf entries stand on, as `calib list` says."""
+    """What the examples of registry entries stand on, as `calib list` says."""
     with np.load(ROOT / "sample_data" / "test.npz") as file:
         arrays = {name: file[name] for name in ("logits", "labels")}
     result = calibcli.measure(*arrays.values(), "accuracy")
@@ -181,7 +183,7 @@ def test_a_function_of_arrays_says_their_shapes_and_types(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, "Accumulator", "Calibrator", "Watch"])
 def test_what_works_something_out_says_its_source(name: str) -> None:
-    """Or the shelf whose entries do."""
+    """Or the registry whose entries do."""
     text = doc(EXAMPLES[name])
     assert SOURCE.search(text) or re.search(r"`calib list \w+`", text)
 

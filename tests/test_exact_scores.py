@@ -1,4 +1,4 @@
-"""Scores of exactly 0 and 1, and many equal ones, as forests and neighbours give them: every metric of the shelf.
+"""Scores of exactly 0 and 1, and many equal ones, as forests and neighbours give them: every metric of the registry.
 
 The populations are those of benchmarks/exact_scores.py, which counts false PASSes on them. What a metric should be is
 its oracle in `test_metrics_oracles`, so that a new metric, which needs one, is tested here without being named.
@@ -23,7 +23,7 @@ import calibcli
 from calibcli.core.result import Estimate, Result
 from calibcli.metrics import METRICS, histogram_error
 from calibcli.metrics.corp import Isotonic
-from calibcli.metrics.shelf import Sample, traits
+from calibcli.metrics.registry import Sample, traits
 from calibcli.scores.columns import columns
 from calibcli.scores.predictions import Predictions
 

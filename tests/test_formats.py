@@ -1,4 +1,4 @@
-"""Every file format of the two shelves against another program: what it wrote is read, what is written it reads."""
+"""Every file format of the two registries against another program: what it wrote is read, what is written it reads."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from calibcli.gate.verdicts import possible
 from calibcli.metrics import METRICS, Sample, paired
 from calibcli.metrics import binned_bounds as sharp
 from calibcli.metrics.intervals import WeightedMean
+from calibcli.metrics.registry import few_carry
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.shelf import few_carry
 from calibcli.scores.columns import bin_index, columns
 from calibcli.scores.predictions import Predictions
 

@@ -238,7 +238,7 @@ def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.finding("3.5")
-def test_which_end_is_better_comes_from_the_shelf(capsys: pytest.CaptureFixture[str]) -> None:
+def test_which_end_is_better_comes_from_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
     written("r.json", ece(better="higher"))
     assert "--max ece" in refused(capsys, "check", "r.json", "--min", "ece=0.01")
     Path("calib.toml").write_text('[[gate]]\nmetric = "ece"\nlimit = 0.015\n')

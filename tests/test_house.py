@@ -98,5 +98,5 @@ def test_no_circle_of_files() -> None:
 
 
 def test_class_names_are_unique() -> None:
-    """Roles on a shelf have functions, so that no two classes need one name."""
+    """Roles in a registry have functions, so that no two classes need one name."""
     assert house.classes_defined_twice() == {}

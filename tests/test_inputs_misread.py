@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli.metrics.shelf import METRICS
+from calibcli.metrics.registry import METRICS
 
 N, NAMES = 400, ["ant", "bee", "cat", "dog"]
 RNG = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""What entries of the shelf of metrics say of each other holds."""
+"""What entries of the registry of metrics say of each other holds."""
 
 from __future__ import annotations
 

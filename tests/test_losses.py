@@ -27,7 +27,7 @@ VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 both = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
-# every loss of the shelf, with the options that change its formula
+# every loss of the registry, with the options that change its formula
 SPECS = [
     "ce",
     "ce:alpha=0.5/2/1/3",

@@ -196,4 +196,4 @@ def test_penalties_of_the_logits(spec: str, name: str, options: dict[str, float]
 
 
 def test_every_penalty_has_an_oracle() -> None:
-    assert set(losses.PENALTIES.entries) == {"mmce", "trace", "mbls", "mdca", "cpc"}, "of the shelf, without one"
+    assert set(losses.PENALTIES.entries) == {"mmce", "trace", "mbls", "mdca", "cpc"}, "of the registry, without one"

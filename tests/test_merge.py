@@ -24,12 +24,12 @@ import calibcli
 from calibcli import Accumulator
 from calibcli.cli.app import main
 from calibcli.core.errors import Exit, InputError, UsageError
+from calibcli.core.registries import Choice, Entry
 from calibcli.core.result import Estimate
-from calibcli.core.shelves import Choice, Entry
 from calibcli.metrics import METRICS, histogram_error
 from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.partial_states import TELLING
-from calibcli.metrics.shelf import NO_TRAITS, Sample
+from calibcli.metrics.registry import NO_TRAITS, Sample
 from calibcli.scores import histogram
 from calibcli.scores.columns import columns
 from calibcli.scores.histogram import CELLS, PLACES, HistogramCells, place_of

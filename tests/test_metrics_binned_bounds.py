@@ -16,7 +16,7 @@ from calibcli.cli.app import main
 from calibcli.core.statistics import normals
 from calibcli.metrics import binned
 from calibcli.metrics import binned_bounds as sharp
-from calibcli.metrics.shelf import Sample
+from calibcli.metrics.registry import Sample
 from calibcli.scores.columns import Columns, bin_index
 from calibcli.scores.predictions import Predictions
 

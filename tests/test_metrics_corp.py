@@ -19,8 +19,8 @@ from calibcli.core.errors import UsageError
 from calibcli.core.result import Estimate
 from calibcli.metrics.corp import CELLS, Decomposed, Isotonic, pool
 from calibcli.metrics.paired import Paired, difference, differences
+from calibcli.metrics.registry import METRICS, Sample
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.shelf import METRICS, Sample
 from calibcli.scores.columns import columns
 from calibcli.scores.predictions import Predictions
 

@@ -20,8 +20,8 @@ from calibcli.metrics import METRICS, smooth_ece, temperature_gain
 from calibcli.metrics.binned import mean_absolute_deviation
 from calibcli.metrics.discrimination import harmonic
 from calibcli.metrics.intervals import WeightedMean
+from calibcli.metrics.registry import Sample
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.shelf import Sample
 from calibcli.metrics.smooth_ece import laplace_form
 from calibcli.scores.columns import columns
 from calibcli.scores.likelihood import cross_fit_beta

@@ -1,4 +1,4 @@
-"""Every metric on the shelf against a slow oracle written from its definition, one row at a time."""
+"""Every metric in the registry against a slow oracle written from its definition, one row at a time."""
 
 from __future__ import annotations
 

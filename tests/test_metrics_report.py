@@ -25,9 +25,9 @@ from calibcli.core.errors import UsageError
 from calibcli.core.result import SCHEMA, Result
 from calibcli.metrics.diagrams import smooth_curve
 from calibcli.metrics.means import murphy
+from calibcli.metrics.registry import Sample
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import ReportOptions, report, report_multilabel
-from calibcli.metrics.shelf import Sample
 from calibcli.scores.columns import Columns, bin_index
 from calibcli.scores.predictions import Predictions
 
@@ -207,7 +207,7 @@ def test_honest_odd_inputs(name: str) -> None:
 def test_two_classes_are_measured_for_their_event() -> None:
     predictions = odd_inputs()["weak binary"]
     result = report(predictions)
-    assert [e.name for e in result.estimates] == [*metrics.DEFAULT, *metrics.shelf.OF_EVENT]
+    assert [e.name for e in result.estimates] == [*metrics.DEFAULT, *metrics.registry.OF_EVENT]
     assert result.facts["event"] == "y = 1"
     assert result.plots[0].xlabel == "P(y = 1)"
     named = report(dataclasses.replace(predictions, classes=["benign", "malignant"]))

@@ -13,8 +13,8 @@ import pytest
 
 from calibcli.cli.app import main
 from calibcli.core.errors import Exit
+from calibcli.metrics.registry import METRICS
 from calibcli.metrics.report import ReportOptions, report
-from calibcli.metrics.shelf import METRICS
 from calibcli.scores.from_arrays import of_arrays
 from calibcli.scores.predictions import Predictions
 from calibcli.scores.recorded_outputs import read

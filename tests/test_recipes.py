@@ -18,13 +18,13 @@ import pytest
 
 pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parent.parent
-SHELVES = {
-    "metric": ("metrics", "sharpness", "metrics/shelf.py"),
+REGISTRIES = {
+    "metric": ("metrics", "sharpness", "metrics/registry.py"),
     "scaler": ("methods", "shares", "calibrators/calibrator.py"),
-    "loss": ("losses", "spherical", "networks/losses/shelf.py"),
-    "architecture": ("architectures", "logistic", "networks/architectures/shelf.py"),
+    "loss": ("losses", "spherical", "networks/losses/registry.py"),
+    "architecture": ("architectures", "logistic", "networks/architectures/registry.py"),
 }
-"""Kind: what `calib list` calls it, the entry of the recipe, and the file that defines the shelf."""
+"""Kind: what `calib list` calls it, the entry of the recipe, and the file that defines the registry."""
 
 # what must hold of each kind: the entry is there, its value is the oracle's, and the docs have it
 TESTS = {
@@ -68,7 +68,7 @@ DOCS = {
     "input format": ("inputs.md",),
     "output format": ("inputs.md",),
 }
-SAME_DOCS = "test_list.py::test_the_tables_of_the_docs_are_those_of_the_shelves[{}]"
+SAME_DOCS = "test_list.py::test_the_tables_of_the_docs_are_those_of_the_registries[{}]"
 EXPORT = """
 import calibcli
 from calibcli.ship import TARGETS
@@ -145,8 +145,8 @@ def recipes() -> dict[str, list[Block]]:
 
 
 def found_by_name(kind: str) -> bool:
-    """Whether a new file is loaded: formats and commands are, a shelf if it says from which package."""
-    return kind not in SHELVES or "package=" in (ROOT / "calibcli" / SHELVES[kind][2]).read_text(encoding="utf-8")
+    """Whether a new file is loaded: formats and commands are, a registry if it says from which package."""
+    return kind not in REGISTRIES or "package=" in (ROOT / "calibcli" / REGISTRIES[kind][2]).read_text(encoding="utf-8")
 
 
 KINDS = [kind for kind in recipes() if found_by_name(kind)]
@@ -212,7 +212,7 @@ def test_recipes_followed_to_the_letter(copy: Path) -> None:
     for kind in KINDS:
         for block in recipes()[kind][1:]:
             place(copy, block)
-    written = python(copy, "tests/shelf_tables.py")
+    written = python(copy, "tests/registry_tables.py")
     assert written.returncode == 0, written.stderr
     wanted += docs + [test for kind in KINDS for test in VALUES[kind]]
     wanted += [f"test_docstrings.py::test_the_example_is_true[{SAID[kind]}]" for kind in KINDS if kind in SAID]
@@ -227,8 +227,10 @@ def test_recipes_followed_to_the_letter(copy: Path) -> None:
     assert exported.stdout.split("\n")[:-1] == [f"{name} pass" for name in ("json", "pt2", "sklearn", "torchscript")]
 
     # what users see
-    asked = {kind: SHELVES[kind][:2] for kind in KINDS if kind in SHELVES}
-    lines = [f"list {shelf}" for shelf, _ in asked.values()] + [f"list {name} --json" for _, name in asked.values()]
+    asked = {kind: REGISTRIES[kind][:2] for kind in KINDS if kind in REGISTRIES}
+    lines = [f"list {registry}" for registry, _ in asked.values()] + [
+        f"list {name} --json" for _, name in asked.values()
+    ]
     lines += [
         "list formats",
         "labels sample_data/test.npz --json",
@@ -238,9 +240,9 @@ def test_recipes_followed_to_the_letter(copy: Path) -> None:
     shown = python(copy, "-c", LIST, *lines)
     assert shown.returncode == 0, shown.stderr
     said = {part.partition("\n")[0]: part.partition("\n")[2] for part in shown.stdout.split("$ ")[1:]}
-    for shelf, name in asked.values():
-        assert name in said[f"list {shelf}"]
-        assert f'"{shelf}_{name}"' in said[f"list {name} --json"]
+    for registry, name in asked.values():
+        assert name in said[f"list {registry}"]
+        assert f'"{registry}_{name}"' in said[f"list {name} --json"]
     assert {"f64", "org"} <= set(said["list formats"].split())
     assert json.loads(said["labels sample_data/test.npz --json"])["tables"][0]["columns"] == ["class", "rows"]
     assert re.search(r"labels +Count the rows", said["--help"])

@@ -13,7 +13,7 @@ import pytest
 
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Range
-from calibcli.core.shelves import Shelf, Traits
+from calibcli.core.registries import Registry, Traits
 from calibcli.metrics import METRICS
 
 
@@ -22,10 +22,10 @@ class ThingTraits(Traits):
     better: Literal["lower", "higher"] = "higher"
 
 
-shelf = Shelf("thing", ThingTraits)
+registry = Registry("thing", ThingTraits)
 
 
-@shelf.add(better="lower")
+@registry.add(better="lower")
 def some_thing(
     data: list[float],
     *,
@@ -51,20 +51,20 @@ def some_thing(
     ],
 )
 def test_canonical(spec: str, canonical: str) -> None:
-    choice = shelf.choose(spec)
+    choice = registry.choose(spec)
     assert choice.spec == canonical
-    assert shelf.choose(choice.spec) == choice
+    assert registry.choose(choice.spec) == choice
 
 
 def test_choice_calls_with_its_options_and_carries_traits() -> None:
-    choice = shelf.choose("some_thing:bins=3")
+    choice = registry.choose("some_thing:bins=3")
     assert choice([1.0, 2.0]) == 6
     assert choice.traits.better == "lower"
 
 
 def test_a_flag_needs_no_value() -> None:
-    assert shelf.choose("some_thing:flag").options["flag"] is True
-    assert shelf.choose("some_thing:flag=false").options["flag"] is False
+    assert registry.choose("some_thing:flag").options["flag"] is True
+    assert registry.choose("some_thing:flag=false").options["flag"] is False
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_a_flag_needs_no_value() -> None:
 )
 def test_errors_name_the_fix(spec: str, problem: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
-        shelf.choose(spec)
+        registry.choose(spec)
     assert (caught.value.problem, caught.value.fix) == (problem, fix)
 
 
 def test_a_range_is_part_of_the_signature() -> None:
-    ranged = Shelf("ranged", Traits)
+    ranged = Registry("ranged", Traits)
 
     @ranged.add()
     def thing(
@@ -112,25 +112,25 @@ def test_a_range_is_part_of_the_signature() -> None:
         assert caught.value.fix == fix, spec
 
 
-def test_a_shelf_finds_the_files_of_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_finds_the_files_of_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new file is an entry, with no edit elsewhere; nothing is imported before entries are asked for."""
-    folder = tmp_path / "things_of_a_shelf"
+    folder = tmp_path / "things_of_a_registry"
     folder.mkdir()
     (folder / "__init__.py").write_text(
-        "from calibcli.core.shelves import Shelf, Traits\nTHINGS = Shelf('thing', Traits, package=__name__)\n"
+        "from calibcli.core.registries import Registry, Traits\nTHINGS = Registry('thing', Traits, package=__name__)\n"
     )
     for name in ("one", "two"):
         (folder / f"{name}.py").write_text(
-            f"from things_of_a_shelf import THINGS\n\n\n@THINGS.add()\ndef {name}():\n    return '{name}'\n"
+            f"from things_of_a_registry import THINGS\n\n\n@THINGS.add()\ndef {name}():\n    return '{name}'\n"
         )
     monkeypatch.syspath_prepend(str(tmp_path))
-    things = importlib.import_module("things_of_a_shelf").THINGS
-    assert "things_of_a_shelf.one" not in sys.modules
+    things = importlib.import_module("things_of_a_registry").THINGS
+    assert "things_of_a_registry.one" not in sys.modules
     assert list(things.entries) == ["one", "two"]
     assert things.choose("two")() == "two"
 
 
-def test_a_shelf_lists_what_is_used_most_first_and_the_rest_by_name() -> None:
+def test_a_registry_lists_what_is_used_most_first_and_the_rest_by_name() -> None:
     from calibcli.metrics import DEFAULT, METRICS, choose
 
     names = list(METRICS.entries)
@@ -142,12 +142,12 @@ def test_a_shelf_lists_what_is_used_most_first_and_the_rest_by_name() -> None:
 
 @pytest.mark.parametrize("room", ["metrics", "calibrators", "networks.losses", "networks.architectures"])
 def test_every_entry_of_a_room_is_found(room: str) -> None:
-    """As many entries as the files of the room put on its shelves."""
+    """As many entries as the files of the room put in its registries."""
     module = importlib.import_module(f"calibcli.{room}")
-    shelves = {id(s): s for s in vars(module).values() if isinstance(s, Shelf)}.values()
+    registries = {id(s): s for s in vars(module).values() if isinstance(s, Registry)}.values()
     put = re.compile(r"^@(?:METRICS|SCALERS|LOSSES|PENALTIES|ARCHITECTURES)\.add\(|^@_error\(", re.MULTILINE)
     files = Path(module.__path__[0]).glob("*.py")
-    assert sum(len(s.entries) for s in shelves) == sum(len(put.findall(f.read_text())) for f in files)
+    assert sum(len(s.entries) for s in registries) == sum(len(put.findall(f.read_text())) for f in files)
 
 
 @pytest.mark.finding

@@ -1,4 +1,4 @@
-"""Every numeric option of every shelf has a range, and nothing outside it gets past the spec."""
+"""Every numeric option of every registry has a range, and nothing outside it gets past the spec."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calibcli import calibrators, from_arrays, metrics
 from calibcli.calibrators import SCALERS
 from calibcli.core.errors import Exit, UsageError
 from calibcli.core.options import Range, within
-from calibcli.core.shelves import Choice, Entry, Shelf
+from calibcli.core.registries import Choice, Entry, Registry
 from calibcli.lab.training.recipes import AUGMENTATIONS, CHANGES, OPTIMIZERS, SCHEDULES
 from calibcli.metrics import METRICS
 from calibcli.networks.architectures import ARCHITECTURES
@@ -22,7 +22,7 @@ from calibcli.networks.curvature.quantities import QUANTITIES
 from calibcli.networks.losses import LOSSES, PENALTIES
 from calibcli.ship import TARGETS
 
-SHELVES = (
+REGISTRIES = (
     METRICS,
     SCALERS,
     LOSSES,
@@ -58,28 +58,28 @@ def range_of(kind: Any) -> Range | None:
     )
 
 
-def numeric() -> Iterator[tuple[Shelf, Entry, str, Any]]:
-    for shelf in SHELVES:
-        for entry in shelf:
+def numeric() -> Iterator[tuple[Registry, Entry, str, Any]]:
+    for registry in REGISTRIES:
+        for entry in registry:
             for key, parameter in entry.options.items():
                 for kind in parts(parameter.annotation):
                     if holds_numbers(kind):
-                        yield shelf, entry, key, kind
+                        yield registry, entry, key, kind
 
 
 NUMERIC = [pytest.param(*case, id=f"{case[0].kind}-{case[1].name}-{case[2]}") for case in numeric()]
 
 
-def test_every_shelf_is_walked() -> None:
+def test_every_registry_is_walked() -> None:
     assert len(NUMERIC) > 70
     without = {TARGETS}  # its options are names
-    assert {case.values[0] for case in NUMERIC} == set(SHELVES) - without
+    assert {case.values[0] for case in NUMERIC} == set(REGISTRIES) - without
 
 
-@pytest.mark.parametrize(("shelf", "entry", "key", "kind"), NUMERIC)
-def test_every_numeric_option_has_a_range(shelf: Shelf, entry: Entry, key: str, kind: Any) -> None:
+@pytest.mark.parametrize(("registry", "entry", "key", "kind"), NUMERIC)
+def test_every_numeric_option_has_a_range(registry: Registry, entry: Entry, key: str, kind: Any) -> None:
     bounds = range_of(kind)
-    assert bounds is not None, f"{shelf.kind} {entry.name}:{key} takes any number"
+    assert bounds is not None, f"{registry.kind} {entry.name}:{key} takes any number"
     assert math.isfinite(bounds.low)
     assert math.isfinite(bounds.high)
     default = entry.options[key].default
@@ -88,8 +88,8 @@ def test_every_numeric_option_has_a_range(shelf: Shelf, entry: Entry, key: str, 
 
 
 @pytest.mark.finding("4 option-ranges")
-@pytest.mark.parametrize(("shelf", "entry", "key", "kind"), NUMERIC)
-def test_outside_its_range_an_option_is_refused_by_name(shelf: Shelf, entry: Entry, key: str, kind: Any) -> None:
+@pytest.mark.parametrize(("registry", "entry", "key", "kind"), NUMERIC)
+def test_outside_its_range_an_option_is_refused_by_name(registry: Registry, entry: Entry, key: str, kind: Any) -> None:
     bounds = range_of(kind)
     assert bounds is not None
     whole = int in (get_args(kind)[0], *get_args(get_args(kind)[0]))
@@ -112,7 +112,7 @@ def test_outside_its_range_an_option_is_refused_by_name(shelf: Shelf, entry: Ent
         if text == "" and optional:
             continue
         with pytest.raises(UsageError) as caught:
-            shelf.choose(f"{entry.name}:{key}={text}" + ("," + others if others else ""))
+            registry.choose(f"{entry.name}:{key}={text}" + ("," + others if others else ""))
         assert caught.value.code == Exit.USAGE
         assert f"{entry.name}:{key}=" in caught.value.problem
         assert len(caught.value.problem) < 200
@@ -156,9 +156,9 @@ def test_an_unknown_scaler_is_answered_in_the_words_of_the_docs() -> None:
     assert caught.value.fix == "did you mean 'label_smoothing'?"
 
 
-def ends(shelf: Shelf) -> list[Any]:
+def ends(registry: Registry) -> list[Any]:
     cases = []
-    for entry in shelf:
+    for entry in registry:
         for key, parameter in entry.options.items():
             for kind in parts(parameter.annotation):
                 bounds = range_of(kind)

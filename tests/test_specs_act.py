@@ -1,4 +1,4 @@
-"""A spec given to whatever takes one acts there, or is refused with what takes it: every entry of every shelf."""
+"""A spec given to whatever takes one acts there, or is refused with what takes it: every entry of every registry."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import calibcli.api.catalogue
 import calibcli.lab.study
 import calibcli.lab.training.recipes
 from calibcli.api import catalogue
-from calibcli.core import shelves
+from calibcli.core import registries
 from calibcli.core.errors import InputError, UsageError
 from calibcli.networks import architectures, losses
-from calibcli.networks.curvature import QUANTITIES  # noqa: F401  # the shelf is filled
+from calibcli.networks.curvature import QUANTITIES  # noqa: F401  # the registry is filled
 
 torch.set_num_threads(1)
 
 
-def filled(entry: shelves.Entry) -> str:
+def filled(entry: registries.Entry) -> str:
     """The spec of an entry, with 2 for the options that it needs."""
     needed = ",".join(f"{key}=2" for key, p in entry.options.items() if p.default is p.empty)
     return f"{entry.name}:{needed}" if needed else entry.name
@@ -174,16 +174,16 @@ TAKERS: dict[str, Callable[[str], Any]] = {
 ELSEWHERE = ("change of a network", "kind of claim")  # in recipes of studies only
 
 
-def test_every_shelf_has_a_function_that_takes_its_specs() -> None:
-    kinds = {one.shelf.kind for one in catalogue.SHELVES.values()}
+def test_every_registry_has_a_function_that_takes_its_specs() -> None:
+    kinds = {one.registry.kind for one in catalogue.REGISTRIES.values()}
     assert kinds <= TAKERS.keys() | set(ELSEWHERE)
 
 
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("kind", TAKERS)
-def test_what_lies_on_another_shelf_is_refused(kind: str) -> None:
-    [own] = [shelf for shelf in shelves._SHELVES if shelf.kind == kind]
-    for other in shelves._SHELVES:
+def test_what_lies_on_another_registry_is_refused(kind: str) -> None:
+    [own] = [registry for registry in registries._REGISTRIES if registry.kind == kind]
+    for other in registries._REGISTRIES:
         for entry in other:
             if entry.name in own or (kind == "loss" and entry.name in losses.PENALTIES):
                 continue

@@ -15,57 +15,57 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibcli.core.shelves import Shelf, Traits
+from calibcli.core.registries import Registry, Traits
 from calibcli.metrics import METRICS, choose, columns_of
-from calibcli.metrics.shelf import MetricTraits, Sample, estimates
+from calibcli.metrics.registry import MetricTraits, Sample, estimates
 from calibcli.scores.predictions import Predictions
 
 ROOT = Path(__file__).parent.parent
-SHELVES = {
+REGISTRIES = {
     name: importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
     for path in sorted((ROOT / "calibcli").rglob("*.py"))
-    for name in re.findall(r"^(\w+) = Shelf\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+    for name in re.findall(r"^(\w+) = Registry\(", path.read_text(encoding="utf-8"), re.MULTILINE)
 }
-"""The module of every shelf, by the name of the shelf."""
+"""The module of every registry, by the name of the registry."""
 
 
-def shelf(name: str) -> Shelf[..., Any]:
-    found: Shelf[..., Any] = getattr(SHELVES[name], name)
+def registry(name: str) -> Registry[..., Any]:
+    found: Registry[..., Any] = getattr(REGISTRIES[name], name)
     return found
 
 
 def some_traits(name: str) -> dict[str, Any]:
-    """Traits that an entry of the shelf has, as `add` takes them."""
-    traits = next(iter(shelf(name))).traits
+    """Traits that an entry of the registry has, as `add` takes them."""
+    traits = next(iter(registry(name))).traits
     return {one.name: getattr(traits, one.name) for one in dataclasses.fields(traits)}
 
 
-def test_every_shelf_is_tested() -> None:
-    assert len(SHELVES) >= 12
-    assert {"METRICS", "SCALERS", "LOSSES", "ARCHITECTURES", "QUANTITIES", "TARGETS", "KINDS"} <= SHELVES.keys()
+def test_every_registry_is_tested() -> None:
+    assert len(REGISTRIES) >= 12
+    assert {"METRICS", "SCALERS", "LOSSES", "ARCHITECTURES", "QUANTITIES", "TARGETS", "KINDS"} <= REGISTRIES.keys()
 
 
-@pytest.mark.parametrize("name", SHELVES)
+@pytest.mark.parametrize("name", REGISTRIES)
 def test_a_mistyped_trait_is_refused_where_it_is_written(name: str) -> None:
     """Before the entry is defined, so that a module with it is not imported."""
     known = some_traits(name)
-    shelf(name).add("something", **known)
+    registry(name).add("something", **known)
     with pytest.raises(TypeError, match="unexpected keyword argument 'beter'"):
-        shelf(name).add("something", **known, beter="lower")
+        registry(name).add("something", **known, beter="lower")
     with pytest.raises(TypeError, match="positional argument"):
-        shelf(name).add("something", "lower", **known)
-    assert "something" not in shelf(name)
+        registry(name).add("something", "lower", **known)
+    assert "something" not in registry(name)
 
 
-@pytest.mark.parametrize("name", SHELVES)
+@pytest.mark.parametrize("name", REGISTRIES)
 def test_a_word_that_a_trait_may_not_have_is_refused(name: str) -> None:
     known = some_traits(name)
-    kind = type(next(iter(shelf(name))).traits)
+    kind = type(next(iter(registry(name))).traits)
     for trait, annotation in inspect.get_annotations(kind).items():
         if annotation.startswith(("Literal[", "tuple[ColumnName")):
             for word in ("lowr", ("lowr",), "nll" * (trait == "reads") or 1):
                 with pytest.raises(TypeError, match=f"{trait}="):
-                    shelf(name).add("something", **{**known, trait: word})
+                    registry(name).add("something", **{**known, trait: word})
 
 
 def test_a_trait_that_an_entry_needs_is_asked_for() -> None:
@@ -73,7 +73,7 @@ def test_a_trait_that_an_entry_needs_is_asked_for() -> None:
         known = some_traits(name)
         del known[needed]
         with pytest.raises(TypeError, match=f"missing .*'{needed}'"):
-            shelf(name).add("something", **known)
+            registry(name).add("something", **known)
 
 
 def test_every_trait_says_what_it_means() -> None:
@@ -89,8 +89,8 @@ def test_every_trait_says_what_it_means() -> None:
 
 
 @pytest.mark.slow
-def test_mypy_refuses_a_mistyped_trait_of_every_shelf(tmp_path: Path) -> None:
-    """With all shelves in one file, as a run without a cache takes most of a minute."""
+def test_mypy_refuses_a_mistyped_trait_of_every_registry(tmp_path: Path) -> None:
+    """With all registries in one file, as a run without a cache takes most of a minute."""
     pytest.importorskip("mypy")
     needed = {
         "METRICS": "values=Range(0, 1), ",
@@ -99,9 +99,9 @@ def test_mypy_refuses_a_mistyped_trait_of_every_shelf(tmp_path: Path) -> None:
         "QUANTITIES": "order=1, ",
     }
     lines = ["from calibcli.core.options import Range"]
-    lines += [f"from {module.__name__} import {name}" for name, module in SHELVES.items()]
-    right = [f"{name}.add({needed.get(name, '')}papers=True)" for name in SHELVES]
-    wrong = [f'{name}.add({needed.get(name, "")}beter="lower")' for name in SHELVES]
+    lines += [f"from {module.__name__} import {name}" for name, module in REGISTRIES.items()]
+    right = [f"{name}.add({needed.get(name, '')}papers=True)" for name in REGISTRIES]
+    wrong = [f'{name}.add({needed.get(name, "")}beter="lower")' for name in REGISTRIES]
     wrong += [
         'METRICS.add(values=Range(0, 1), better="lowr")',
         'METRICS.add(better="lower")',
@@ -119,7 +119,7 @@ def test_mypy_refuses_a_mistyped_trait_of_every_shelf(tmp_path: Path) -> None:
     said = dict(re.findall(rf"^.*{file.name}:(\d+): error: (.*)$", done.stdout, re.MULTILINE))
     start = len(lines) + len(right) + 1
     assert said.keys() == {str(start + i) for i in range(len(wrong))}, done.stdout + done.stderr
-    for i, name in enumerate(SHELVES):
+    for i, name in enumerate(REGISTRIES):
         assert said[str(start + i)].startswith('Unexpected keyword argument "beter"'), name
 
 
@@ -171,7 +171,7 @@ def test_a_column_that_was_not_computed_raises() -> None:
 
 
 def test_what_is_no_metric_says_nothing() -> None:
-    from calibcli.metrics.shelf import NO_TRAITS, traits
+    from calibcli.metrics.registry import NO_TRAITS, traits
 
     assert traits("lambda_max") is NO_TRAITS == MetricTraits(values=NO_TRAITS.values)
     assert traits("ece:bins=30") is METRICS.entries["ece"].traits

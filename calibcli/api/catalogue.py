@@ -1,4 +1,4 @@
-"""List everything that can be chosen by name: every shelf and every file format, read from the code."""
+"""List everything that can be chosen by name: every registry and every file format, read from the code."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 from calibcli.core.errors import UsageError, did_you_mean
 from calibcli.core.options import normal, spelled, values
+from calibcli.core.registries import Entry, Registry
 from calibcli.core.result import Cell, Result, Table
-from calibcli.core.shelves import Entry, Shelf
 
 FORMATS = "formats"
 
 
 @dataclass(frozen=True)
 class Catalogued:
-    """A shelf as users know it: where it is, which option takes its specs, and what its entries take and give."""
+    """A registry as users know it: where it is, which option takes its specs, and what its entries take and give."""
 
     place: str
     option: str
@@ -28,21 +28,21 @@ class Catalogued:
     gives: str
 
     @property
-    def shelf(self) -> Shelf[..., Any]:
+    def registry(self) -> Registry[..., Any]:
         module, _, name = self.place.rpartition(".")
-        entries: Shelf[..., Any] = getattr(importlib.import_module(module), name)
+        entries: Registry[..., Any] = getattr(importlib.import_module(module), name)
         return entries
 
     @property
     def needs_torch(self) -> bool:
-        """Whether the shelf lies in a room that needs PyTorch, which may not be installed."""
+        """Whether the registry lies in a room that needs PyTorch, which may not be installed."""
         return self.place.split(".")[1] in ("networks", "lab")
 
 
 SCORES = "scores (N, K) of float16 to float64, labels (N,) of integers"
 LOGITS = "logits (N, K) of floats, labels (N,) of int64"
 NETWORK = "a network; inputs (N, ...), labels (N,) of integers"
-SHELVES = {
+REGISTRIES = {
     "metrics": Catalogued("calibcli.metrics.METRICS", "calib metrics -m, calib check --max", SCORES, "an estimate"),
     "methods": Catalogued(
         "calibcli.calibrators.SCALERS", "calib scale --method", SCORES, "probabilities (n, K) of float64"
@@ -94,7 +94,7 @@ SHELVES = {
         "a verdict",
     ),
 }
-"""Shelves in the order of `calib list`."""
+"""Registries in the order of `calib list`."""
 NAMED = "in Python; logits, labels: those of sample_data/test.npz; model: sample_data/model.pt"
 RESULT = 'in Python; result: calibcli.measure(logits, labels, "accuracy")'
 WAYS = {
@@ -143,37 +143,39 @@ def formats() -> list[Format]:
 
 
 def overview() -> Result:
-    """List the shelves, one line each."""
+    """List the registries, one line each."""
     notes = [*_packaged(_installed()), *_without_torch()]
-    rows: list[list[Cell]] = [[name, len(one.shelf.entries), one.option] for name, one in _installed().items()]
+    rows: list[list[Cell]] = [[name, len(one.registry.entries), one.option] for name, one in _installed().items()]
     rows.append([FORMATS, len(formats()), "input files, --format, -o"])
     columns, title = ["name", "entries", "used by"], "What can be chosen by name"
-    table = Table(name="shelves", columns=columns, rows=rows, title=title)
+    table = Table(name="registries", columns=columns, rows=rows, title=title)
     return Result(command="list", tables=[table], notes=notes)
 
 
 def _installed() -> dict[str, Catalogued]:
-    """Return the shelves that can be opened: those of networks need PyTorch."""
+    """Return the registries that can be opened: those of networks need PyTorch."""
     has_torch = importlib.util.find_spec("torch") is not None
-    return {name: one for name, one in SHELVES.items() if has_torch or not one.needs_torch}
+    return {name: one for name, one in REGISTRIES.items() if has_torch or not one.needs_torch}
 
 
 def _packaged(names: Iterable[str]) -> list[str]:
-    """Load what installed packages add to these shelves; return a note on each entry that could not be added."""
-    return [str(error).replace("\n  fix:", ":") for name in names for error in SHELVES[name].shelf.load_packaged()]
+    """Load what installed packages add to these registries; return a note on each entry that could not be added."""
+    return [
+        str(error).replace("\n  fix:", ":") for name in names for error in REGISTRIES[name].registry.load_packaged()
+    ]
 
 
 def _without_torch() -> list[str]:
     installed = _installed()
-    left_out = [name for name in SHELVES if name not in installed]
+    left_out = [name for name in REGISTRIES if name not in installed]
     return [f"not listed without PyTorch: {', '.join(left_out)} (pip install torch)"] if left_out else []
 
 
 def listing(name: str) -> Result:
-    """List the entries of the shelf `name`, one line each, or describe the entry `name`.
+    """List the entries of the registry `name`, one line each, or describe the entry `name`.
 
     Raises:
-        UsageError: `name` is neither a shelf nor an entry.
+        UsageError: `name` is neither a registry nor an entry.
     """
     if name == FORMATS:
         rows = [
@@ -182,10 +184,10 @@ def listing(name: str) -> Result:
         ]
         columns = ["name", "suffix", "is", "definition"]
         return Result(command="list", tables=[Table(name=FORMATS, columns=columns, rows=rows)])
-    if name in SHELVES:
+    if name in REGISTRIES:
         notes = _packaged([name])
-        return Result(command="list", tables=tables(name), facts={"used by": SHELVES[name].option}, notes=notes)
-    if f"{name}s" in (*SHELVES, FORMATS):
+        return Result(command="list", tables=tables(name), facts={"used by": REGISTRIES[name].option}, notes=notes)
+    if f"{name}s" in (*REGISTRIES, FORMATS):
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [f"{name}s"]))
     if normal(name) in ("study", "studies", "recipe", "recipes"):  # studies are files of the user, not entries
         fix = "calib study lists those that come with calib, and calib list all other names"
@@ -193,20 +195,24 @@ def listing(name: str) -> Result:
     parts = [
         part
         for where, one in _installed().items()
-        if name in one.shelf
-        for part in _about(where, one.shelf.entries[normal(name)])
+        if name in one.registry
+        for part in _about(where, one.registry.entries[normal(name)])
     ]
     parts += [part for one in formats() if one.name == normal(name) for part in _about_format(one)]
     if not parts:
-        known = [*SHELVES, FORMATS, *(e.name.replace("_", "-") for one in _installed().values() for e in one.shelf)]
+        known = [
+            *REGISTRIES,
+            FORMATS,
+            *(e.name.replace("_", "-") for one in _installed().values() for e in one.registry),
+        ]
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [*known, *(one.name for one in formats())]))
     return Result(command="list", tables=parts)
 
 
 def tables(name: str) -> list[Table]:
-    """Return a shelf as a table: name, definition, options. Entries that only papers use have a table of their own."""
+    """Return a registry as a table: name, definition, options. Entries that only papers use have a table of their own."""
     rows: dict[bool, list[list[Cell]]] = {False: [], True: []}
-    for entry in SHELVES[name].shelf:
+    for entry in REGISTRIES[name].registry:
         about = entry.summary.rstrip(".") + (f" (added by {entry.package})" if entry.package else "")
         rows[entry.traits.papers].append([entry.name, about, entry.signature])
     columns, title = ["name", "definition", "options"], f"{name} that only papers use"
@@ -224,7 +230,7 @@ def example(doc: str) -> list[str]:
 
 def _about(where: str, entry: Entry[Any]) -> Iterator[Table]:
     """Describe an entry: its docstring, what it takes and gives, its options, and its example."""
-    one, name = SHELVES[where], f"{where}_{entry.name}"
+    one, name = REGISTRIES[where], f"{where}_{entry.name}"
     yield _definition(name, f"{entry.name} ({where}; {one.option})", entry.about)
     gives = ", ".join(filter(None, [one.gives, *entry.traits.gives]))
     yield Table(name=f"{name}_use", columns=["takes", "gives"], rows=[[one.takes, gives]])

@@ -25,7 +25,7 @@ from calibcli.core.options import Drawn, exclusive
 from calibcli.core.python_errors import in_python
 from calibcli.core.result import Result
 from calibcli.metrics.partial_states import MetricState, arrays_of, state_of
-from calibcli.metrics.shelf import METRICS, choose, needed_class_bins
+from calibcli.metrics.registry import METRICS, choose, needed_class_bins
 from calibcli.scores import recorded_outputs, tasks
 from calibcli.scores.files.arrays import load_any, read_all
 from calibcli.scores.files.source import Source

@@ -1,4 +1,4 @@
-"""Calibration maps, fitted on labelled scores: the shelf `SCALERS`, and fit, cross_fit, apply, save and load."""
+"""Calibration maps, fitted on labelled scores: the registry `SCALERS`, and fit, cross_fit, apply, save and load."""
 
 from calibcli.calibrators.calibrator import SCALERS, Fit, Scaler
 from calibcli.calibrators.fitting import apply, check_classes, cross_fit, fit, fold_of_rows, same_order, stream

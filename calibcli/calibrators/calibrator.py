@@ -1,4 +1,4 @@
-"""Calibration maps: their shelf, the scaler that a fit returns, and the scores that it takes."""
+"""Calibration maps: their registry, the scaler that a fit returns, and the scores that it takes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from calibcli.calibrators.program import apply
 from calibcli.core.array_likes import Tensor, array, like, precision
 from calibcli.core.errors import InputError
 from calibcli.core.figure_data import Plot
+from calibcli.core.registries import Choice, Registry, Traits
 from calibcli.core.result import Cell, Estimate, Numbers, Table
-from calibcli.core.shelves import Choice, Shelf, Traits
 from calibcli.core.statistics import parts
 from calibcli.scores.data_frames import names_of, refuse_moved_columns
 from calibcli.scores.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Floats, Kind, kind_words, logits_of, two_columns
@@ -102,7 +102,7 @@ def _column_fault(z: Floats, kind: Kind) -> str:
     return f"row {int(odd.argmax())} is {z[int(odd.argmax())]:.4g}" if odd.any() else ""
 
 
-# The shelf, what a method receives and returns, and the scaler that users hold.
+# The registry, what a method receives and returns, and the scaler that users hold.
 
 Array = NDArray[np.float64]
 Parameters = dict[str, NDArray[Any]]
@@ -169,7 +169,7 @@ class ScalerTraits(Traits):
     """It can be fitted to confidences alone, of which `applicable` lists no others."""
 
 
-SCALERS = Shelf(
+SCALERS = Registry(
     "scaler",
     ScalerTraits,
     joint="-",

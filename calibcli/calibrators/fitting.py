@@ -31,8 +31,8 @@ from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, known_suffix
 from calibcli.core.number_format import count_text
+from calibcli.core.registries import Choice
 from calibcli.core.result import Estimate
-from calibcli.core.shelves import Choice
 from calibcli.metrics.intervals import BOUNDLESS, WeightedMean
 from calibcli.metrics.paired import MeanDifference, reach
 from calibcli.scores.columns import MANY, Columns, columns

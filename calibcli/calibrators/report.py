@@ -16,7 +16,7 @@ from calibcli.core.errors import CalibError, UsageError
 from calibcli.core.figure_data import first_alone
 from calibcli.core.result import Cell, Estimate, Result, Screen, Table
 from calibcli.core.scope import CHANGE, Phase, Scope
-from calibcli.metrics import METRICS, Sample, shelf
+from calibcli.metrics import METRICS, Sample, registry
 from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences, outside, worse
 from calibcli.scores.columns import Columns, columns
@@ -294,11 +294,11 @@ def screened(result: Result, ranked: bool = False) -> Result:
 
     def few(e: Estimate) -> bool:
         fitted_or_changed = e.where.whole or e.where.phase == CHANGE
-        compared = not ranked or shelf.traits(e.name).compared
-        return compared and (fitted_or_changed or shelf.decides(e.name, result.facts))
+        compared = not ranked or registry.traits(e.name).compared
+        return compared and (fitted_or_changed or registry.decides(e.name, result.facts))
 
     fine = [key for key, value in result.facts.items() if key.endswith(" status") and value == "ok"]
-    both = zip(result.estimates, shelf.tiered(result.estimates, few), strict=True)
+    both = zip(result.estimates, registry.tiered(result.estimates, few), strict=True)
     plots = [dataclasses.replace(plot, tier="few") for plot in result.plots]
     return dataclasses.replace(
         result,

@@ -53,17 +53,17 @@ def instead_of_option(option: str, near: Sequence[str], args: Sequence[str], com
 
 def _spec_with(flag: str, args: Sequence[str]) -> str:
     """Return `--loss focal:gamma=3` for the line `--loss focal --gamma 3`; "" if no entry named has that option."""
-    from calibcli.api.catalogue import SHELVES
+    from calibcli.api.catalogue import REGISTRIES
 
     name = flag.lstrip("-")
     words = [part for word in args for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
     value = next((after for word, after in itertools.pairwise(words) if word == flag), "VALUE")
     for option, spec in itertools.pairwise(args):
-        for one in SHELVES.values():
+        for one in REGISTRIES.values():
             if (
                 f" {option}" in f" {one.option}"
-                and spec in one.shelf
-                and normal(name) in one.shelf.entries[normal(spec)].options
+                and spec in one.registry
+                and normal(name) in one.registry.entries[normal(spec)].options
             ):
                 return f"{option} {spec}:{normal(name)}={value}"
     return ""

@@ -307,15 +307,15 @@ def _parameter(one: Option) -> inspect.Parameter:
     return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _entries(shelf: str, ending: str) -> Callable[[str], list[str]]:
-    """Return a function that completes a spec by the entries of a shelf."""
+def _entries(registry: str, ending: str) -> Callable[[str], list[str]]:
+    """Return a function that completes a spec by the entries of a registry."""
 
     def complete(incomplete: str) -> list[str]:
         from calibcli.api import catalogue
 
-        one = catalogue.SHELVES.get(shelf)
+        one = catalogue.REGISTRIES.get(registry)
         names = (
-            [entry.name for entry in one.shelf]
+            [entry.name for entry in one.registry]
             if one is not None
             else [f.name for f in catalogue.formats() if f.way == "written"]
         )

@@ -1,1 +1,1 @@
-"""What every room uses: errors, options, shelves, results, numbers as text, files and statistics. No torch."""
+"""What every room uses: errors, options, registries, results, numbers as text, files and statistics. No torch."""

@@ -20,7 +20,7 @@ from calibcli.core.options import normal
 _DEVICE_SCORES: list[Callable[[Any], Any]] = []
 _FORMAT_PACKAGES: list[Callable[[], ModuleType]] = []
 _DISPLAY: list[Callable[[], ModuleType]] = []
-_SHELF_FILES: dict[str, list[Callable[[], ModuleType]]] = {}
+_REGISTRY_FILES: dict[str, list[Callable[[], ModuleType]]] = {}
 _Item = TypeVar("_Item")
 _Report = Callable[[float, str], None]
 _Span = tuple[_Report, float, float]
@@ -129,8 +129,8 @@ def with_progress(
 
 
 def register_entries(kind: str, file: Callable[[], ModuleType]) -> None:
-    """Register `file()`, which imports a module with further entries of the shelf of this kind."""
-    _SHELF_FILES.setdefault(kind, []).append(file)
+    """Register `file()`, which imports a module with further entries of the registry of this kind."""
+    _REGISTRY_FILES.setdefault(kind, []).append(file)
 
 
 GROUPS = {
@@ -142,7 +142,7 @@ GROUPS = {
     "target": "calibcli.targets",
     "format": "calibcli.formats",
 }
-"""The groups of entry points by which installed packages add entries: to a shelf, by its kind, or input formats."""
+"""The groups of entry points by which installed packages add entries: to a registry, by its kind, or input formats."""
 _LOADING: ContextVar[str] = ContextVar("_LOADING", default="")
 
 
@@ -157,7 +157,7 @@ def packaged(kind: str, name: str = "") -> Iterator[tuple[str, str, Callable[[],
     They are looked up where a name is unknown, and for lists, so that nobody else waits for it.
 
     Args:
-        kind: of the shelf.  name: only entries of this name; "" for all.
+        kind: of the registry.  name: only entries of this name; "" for all.
 
     Raises:
         UsageError: two packages add entries of one name.
@@ -177,7 +177,7 @@ def packaged(kind: str, name: str = "") -> Iterator[tuple[str, str, Callable[[],
 
 @functools.cache
 def _entry_points() -> Any:
-    """Read those of all installed packages once: results are searched for many names that no shelf has."""
+    """Read those of all installed packages once: results are searched for many names that no registry has."""
     from importlib.metadata import entry_points
 
     return entry_points()
@@ -208,8 +208,8 @@ def format_packages() -> list[ModuleType]:
 
 
 def load_entries(kind: str) -> None:
-    """Import the modules registered for the shelf of this kind."""
-    for file in _SHELF_FILES.get(kind, ()):
+    """Import the modules registered for the registry of this kind."""
+    for file in _REGISTRY_FILES.get(kind, ()):
         file()
 
 

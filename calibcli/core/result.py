@@ -16,8 +16,8 @@ from calibcli.core import extensions, validation
 from calibcli.core.errors import Exit, GateFailed, InputError, printable, refusing
 from calibcli.core.figure_data import SAVED_IF, SCREEN, Later, PlainData, Plot, Tier, become, finite, saved
 from calibcli.core.options import Range, normal
+from calibcli.core.registries import alike
 from calibcli.core.scope import Scope
-from calibcli.core.shelves import alike
 
 # Display in notebooks, at the prompt, as data frames, figures and files. The work is done in `render`, which lies above
 # this room and is imported when something is first shown.

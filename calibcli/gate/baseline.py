@@ -22,7 +22,7 @@ from calibcli.gate.config import Gate
 from calibcli.metrics import paired
 from calibcli.metrics.intervals import IMPOSSIBLE, End, WeightedMean, average
 from calibcli.metrics.paired import MeanDifference
-from calibcli.metrics.shelf import METRICS, Sample, few_carry, traits
+from calibcli.metrics.registry import METRICS, Sample, few_carry, traits
 from calibcli.metrics.temperature_gain import FOLDS, crossed
 from calibcli.scores.columns import Columns
 from calibcli.scores.files.text_tables import is_number

@@ -29,7 +29,7 @@ from calibcli.gate.sources import BY_CLASS, RecordedOutputs, Results, Source, ec
 from calibcli.gate.verdicts import LimitRule, SupportedClaim, judge, resolved
 from calibcli.metrics.intervals import BOUNDLESS, average
 from calibcli.metrics.paired import MeanDifference
-from calibcli.metrics.shelf import traits
+from calibcli.metrics.registry import traits
 from calibcli.scores import array_names, recorded_outputs
 from calibcli.scores.columns import columns
 from calibcli.scores.files.source import Source as InputFile

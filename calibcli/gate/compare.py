@@ -14,16 +14,16 @@ import numpy as np
 from calibcli.core import extensions, number_format
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.registries import Choice
 from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.core.scope import WHOLE
-from calibcli.core.shelves import Choice
 from calibcli.core.statistics import SMALLEST_P, normal_quantile, two_sided
 from calibcli.gate import baseline
 from calibcli.gate.baseline import Pairing, Unpaired, pair
 from calibcli.gate.verdicts import at_level
-from calibcli.metrics import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known, paired, shelf
+from calibcli.metrics import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known, paired, registry
 from calibcli.metrics.paired import Paired, outside, shown
-from calibcli.metrics.shelf import MetricTraits, traits
+from calibcli.metrics.registry import MetricTraits, traits
 from calibcli.scores.columns import Columns
 from calibcli.scores.predictions import Array, Predictions, notes_of
 
@@ -339,9 +339,9 @@ def _result(
     def few(e: Estimate) -> bool:
         """Whether a screen shows a difference first: of all rows rather than of a part, if its metric allows it."""
         shown = traits(e.name).first_screen != "one model" and not e.where.parts
-        return shelf.decides(e.name, result.facts) and shown
+        return registry.decides(e.name, result.facts) and shown
 
-    return dataclasses.replace(result, estimates=shelf.tiered(changes, few))
+    return dataclasses.replace(result, estimates=registry.tiered(changes, few))
 
 
 def _forest(differences: Sequence[Difference], verdicts: Sequence[str]) -> list[Plot]:

@@ -18,7 +18,7 @@ from calibcli.core.errors import UsageError, did_you_mean, printable
 from calibcli.core.files import reading
 from calibcli.core.options import BINS, Alpha, Count, Limit, Rows, Seed, convert, normal, within
 from calibcli.core.validation import toml
-from calibcli.metrics.shelf import METRICS
+from calibcli.metrics.registry import METRICS
 from calibcli.scores.columns import Edges, coded
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import MISSING, is_number

@@ -18,9 +18,9 @@ from calibcli.core import extensions, number_format
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import BINS
+from calibcli.core.registries import Choice
 from calibcli.core.result import Estimate, Result, Table
 from calibcli.core.scope import Scope
-from calibcli.core.shelves import Choice
 from calibcli.core.statistics import bisect, normal_quantile, normal_share, normals, unseen_reach
 from calibcli.gate import baseline, verdicts
 from calibcli.gate.baseline import Pairing
@@ -30,8 +30,8 @@ from calibcli.gate.verdicts import Side, rule
 from calibcli.metrics import Sample, binned_bounds, choose, columns_of, estimates
 from calibcli.metrics.binned_bounds import Method, norm_quantile
 from calibcli.metrics.intervals import End, MeanOf, WeightedMean
+from calibcli.metrics.registry import MetricTraits, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.metrics.shelf import MetricTraits, Statistic
 from calibcli.scores.columns import Edges, bin_index, columns
 from calibcli.scores.likelihood import fit_beta, log_softmax, nll_rows
 from calibcli.scores.predictions import PickedScores, Predictions

@@ -15,17 +15,17 @@ import numpy as np
 from calibcli.core.errors import InputError, UsageError, did_you_mean, printable
 from calibcli.core.figure_data import Plot
 from calibcli.core.number_format import count_text
+from calibcli.core.registries import Choice, alike
 from calibcli.core.result import Estimate, Result
 from calibcli.core.scope import CHANGE, MEANS, Scope
-from calibcli.core.shelves import Choice, alike
 from calibcli.gate.config import FORMS, Condition, Config, Gate, parsed, rows_of
 from calibcli.gate.plan import EcePopulation, to_decide
 from calibcli.gate.verdicts import LimitRule, SupportedClaim, at_level, claim
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.binned_bounds import Bounds, table_bounds
 from calibcli.metrics.diagrams import reliability
+from calibcli.metrics.registry import MetricTraits, names_read, reads_scores, traits
 from calibcli.metrics.report import class_names
-from calibcli.metrics.shelf import MetricTraits, names_read, reads_scores, traits
 from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import Columns, GatheredParts, columns, rows_by
 from calibcli.scores.histogram import NAMES, ColumnName

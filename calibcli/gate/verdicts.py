@@ -15,13 +15,13 @@ from typing import Any, Literal
 from calibcli.core.errors import UsageError
 from calibcli.core.number_format import exact
 from calibcli.core.options import Range
+from calibcli.core.registries import Choice
 from calibcli.core.result import Check, Estimate, Outcome
-from calibcli.core.shelves import Choice
 from calibcli.core.statistics import normal_quantile
 from calibcli.gate import baseline
 from calibcli.gate.config import Gate
 from calibcli.metrics import METRICS
-from calibcli.metrics.shelf import NO_GATE, MetricTraits
+from calibcli.metrics.registry import NO_GATE, MetricTraits
 
 # What a rule asks for: a side and a limit that lies among the values of its metric.
 
@@ -29,7 +29,7 @@ Side = Literal["max", "min", "zero"]
 """`max`: at most the limit. `min`: at least. `zero`: no further from 0 than the limit."""
 SIDES: dict[str, Side] = {"lower": "max", "higher": "min", "zero": "zero"}
 OTHER_RANGES = {**dict.fromkeys(("temperature", "grad_norm", "trace_ggn"), Range(0)), "negative_fraction": Range(0, 1)}
-"""Ranges of numbers that a gate may judge in a result though they are not on the shelf of metrics."""
+"""Ranges of numbers that a gate may judge in a result though they are not in the registry of metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from calibcli.core import number_format
 from calibcli.core.result import Estimate, Result
 
 if TYPE_CHECKING:
-    from calibcli.metrics.shelf import MetricTraits
+    from calibcli.metrics.registry import MetricTraits
 
 FACT = "headline"
 Sentence = Callable[[Result], str]
@@ -63,7 +63,7 @@ OTHERS = {
     **{"lambda_max": "λmax", "lambda_min": "λmin", "temperature": "T", "lambda_max after": "λmax after"},
     **{"adaptive_lambda": "adaptive λmax", "adaptive_lambda after": "adaptive λmax after"},
 }
-"""Names of numbers that are not on the shelf of metrics."""
+"""Names of numbers that are not in the registry of metrics."""
 MOST = 3  # items that a sentence lists before it counts the others
 USUAL = "95 %"  # level of intervals, which sentences do not repeat
 
@@ -74,10 +74,10 @@ def base(spec: str) -> str:
 
 
 def traits(spec: str) -> MetricTraits:
-    """Return the traits of a metric from its shelf entry."""
-    from calibcli.metrics import shelf  # loads NumPy, which `calib --help` must not wait for
+    """Return the traits of a metric from its registry entry."""
+    from calibcli.metrics import registry  # loads NumPy, which `calib --help` must not wait for
 
-    return shelf.traits(spec)
+    return registry.traits(spec)
 
 
 def name(spec: str) -> str:

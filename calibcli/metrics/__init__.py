@@ -1,11 +1,11 @@
-"""Metrics of recorded outputs, each with its uncertainty, and the shelf that they are chosen from."""
+"""Metrics of recorded outputs, each with its uncertainty, and the registry that they are chosen from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from calibcli.core.result import Estimate
-from calibcli.metrics.shelf import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known
+from calibcli.metrics.registry import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known
 from calibcli.scores.predictions import Predictions, Progress
 
 __all__ = ["DEFAULT", "METRICS", "Sample", "choose", "columns_of", "estimates", "known", "measure"]

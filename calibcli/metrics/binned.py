@@ -16,8 +16,8 @@ from calibcli.core.statistics import TIE, normal_quantile, normals, parts, quant
 from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.histogram_error import Bound, PlacedRows, of_root
 from calibcli.metrics.intervals import NO_GROUPS, Constant, one_sided
+from calibcli.metrics.registry import METRICS, SIGNED, UNIT, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins, Equal, Hits
-from calibcli.metrics.shelf import METRICS, SIGNED, UNIT, Interval, Of, Sample, Statistic
 from calibcli.scores.columns import ClassBins, ClassTable, Edges
 from calibcli.scores.predictions import Floats, Ints
 

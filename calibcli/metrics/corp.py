@@ -28,8 +28,8 @@ from calibcli.core.statistics import (
 )
 from calibcli.metrics.histogram_error import PlacedRows, unchanged
 from calibcli.metrics.intervals import IMPOSSIBLE, WeightedMean, counted, one_sided, share_bounds
+from calibcli.metrics.registry import METRICS, NATS, UNIT, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.shelf import METRICS, NATS, UNIT, Interval, Of, Sample, Statistic
 from calibcli.scores.predictions import Floats, Ints
 
 # Isotonic regression of outcomes on their probability, and its distribution for a calibrated model.

@@ -18,8 +18,8 @@ import numpy as np
 from calibcli.core.statistics import bisect, skewed_reach, student_quantile, tie_ends, unseen_reach
 from calibcli.metrics.histogram_error import PlacedRows
 from calibcli.metrics.intervals import WeightedMean
+from calibcli.metrics.registry import METRICS, UNIT, Interval, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.shelf import METRICS, UNIT, Interval, Sample, Statistic
 from calibcli.scores.predictions import Floats, Ints
 
 FEWEST = 10  # effective rows (or groups) of either outcome, from where the interval covers, by simulation

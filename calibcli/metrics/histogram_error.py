@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.core.registries import Choice
 from calibcli.core.result import Estimate
-from calibcli.core.shelves import Choice
 from calibcli.metrics.intervals import MeanOf
-from calibcli.metrics.shelf import MetricTraits, Of, Sample, reads_scores
+from calibcli.metrics.registry import MetricTraits, Of, Sample, reads_scores
 from calibcli.scores.columns import Columns
 from calibcli.scores.histogram import CELLS, NAMES, PLACES, SKEW, interval_of
 from calibcli.scores.predictions import Floats, Ints

@@ -22,7 +22,7 @@ from calibcli.core.statistics import (
     two_sided,
     unseen_reach,
 )
-from calibcli.metrics.shelf import Interval, Sample, Statistic
+from calibcli.metrics.registry import Interval, Sample, Statistic
 from calibcli.scores.predictions import Floats, Ints
 
 IMPOSSIBLE = "a label has probability 0 (--clip bounds it)"

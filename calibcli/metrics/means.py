@@ -16,8 +16,8 @@ from calibcli.core.statistics import normal_quantile, normal_share, root
 from calibcli.metrics.binned import debiased, l1
 from calibcli.metrics.histogram_error import PlacedRows, unchanged
 from calibcli.metrics.intervals import Constant, Ends, Mask, MeanOf, WeightedMean, average
+from calibcli.metrics.registry import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.metrics.shelf import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Interval, Of, Sample, Statistic
 from calibcli.scores.columns import ClassBins
 from calibcli.scores.histogram import CELLS, interval_of
 from calibcli.scores.predictions import Floats

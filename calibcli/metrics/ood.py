@@ -22,8 +22,8 @@ from calibcli.core.statistics import student_quantile
 from calibcli.metrics.discrimination import Concordance, TwoSamples, tied, ties, variance
 from calibcli.metrics.intervals import share_bounds
 from calibcli.metrics.paired import Paired, ranked, shown
+from calibcli.metrics.registry import Interval
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.shelf import Interval
 from calibcli.scores.columns import MANY, columns
 from calibcli.scores.predictions import Floats, Ints, Predictions, Progress, kind_words, notes_of
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibcli.core.registries import Choice
 from calibcli.core.result import Cell, Estimate, Table
 from calibcli.core.scope import CHANGED, Scope
-from calibcli.core.shelves import Choice
 from calibcli.core.statistics import (
     SMALLEST_P,
     binomial_tail,
@@ -25,7 +25,7 @@ from calibcli.metrics import paired_bins
 from calibcli.metrics.binned import GapNorm, l1
 from calibcli.metrics.discrimination import RankFunctional, skew, variance
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, End, Ends, MeanOf, WeightedMean
-from calibcli.metrics.shelf import METRICS, MetricTraits, Sample, Statistic, known
+from calibcli.metrics.registry import METRICS, MetricTraits, Sample, Statistic, known
 from calibcli.scores.predictions import Floats
 
 NAMES = ("nll", "ece", "brier", "accuracy")

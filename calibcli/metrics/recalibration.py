@@ -22,8 +22,8 @@ from calibcli.core.result import Cell
 from calibcli.core.statistics import root, rows_at_once, student_quantile, unseen_reach
 from calibcli.metrics.histogram_error import Bound, PlacedRows
 from calibcli.metrics.intervals import WeightedMean
+from calibcli.metrics.registry import ANY, METRICS, NO_GATE, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.shelf import ANY, METRICS, NO_GATE, Interval, Of, Sample, Statistic
 from calibcli.scores.predictions import Floats
 
 DECIDING = 15

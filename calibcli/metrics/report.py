@@ -16,19 +16,19 @@ from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Plot, first_alone
 from calibcli.core.number_format import count_text, percent
 from calibcli.core.options import BINS, Drawn, check_options
+from calibcli.core.registries import Choice
 from calibcli.core.result import Cell, Estimate, Result, Screen, Table
 from calibcli.core.scope import MEAN_OF_TASKS, WHOLE, Scope
-from calibcli.core.shelves import Choice
 from calibcli.core.statistics import normal_quantile, one_thread
-from calibcli.metrics import shelf
+from calibcli.metrics import registry
 from calibcli.metrics.binned import calibrated_cells
 from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.corp import Decomposed, Part
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.intervals import WeightedMean, share_bounds
 from calibcli.metrics.means import brier_parts
+from calibcli.metrics.registry import METRICS, MetricTraits, Sample, names_read, needed_class_bins, reads_scores, traits
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.metrics.shelf import METRICS, MetricTraits, Sample, names_read, needed_class_bins, reads_scores, traits
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, GatheredParts, columns, columns_by, rows_by
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Ints, Predictions, Progress
@@ -326,7 +326,7 @@ def of_columns(
     facts = _facts(predictions, sample, options)
     return Result(
         command="metrics",
-        estimates=shelf.measured([*estimates, *slices], facts),
+        estimates=registry.measured([*estimates, *slices], facts),
         tables=[*tables, *slice_tables],
         plots=first_alone([*plots, *slice_plots]),
         notes=[*predictions.notes, *warnings(sample, estimates)],
@@ -372,7 +372,7 @@ def report_multilabel(
     facts = {"labels": len(labels), "n": first.n, "kind": first.kind, "level": options.level}
     return Result(
         command="metrics",
-        estimates=shelf.measured(every, facts),
+        estimates=registry.measured(every, facts),
         tables=[Table(name="labels", columns=["label", "rows", "positive", *names], rows=rows)],
         plots=first_alone(plots),
         notes=notes,

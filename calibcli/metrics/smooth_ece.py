@@ -15,8 +15,8 @@ from calibcli.core.options import Range
 from calibcli.core.statistics import bisect, normal_quantile, normals, parts, quantile, root, unseen_reach
 from calibcli.metrics.histogram_error import PlacedRows, of_root
 from calibcli.metrics.intervals import NO_GROUPS, Constant, one_sided
+from calibcli.metrics.registry import METRICS, UNIT, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes, Memoized
-from calibcli.metrics.shelf import METRICS, UNIT, Interval, Of, Sample, Statistic
 from calibcli.scores.predictions import Floats
 
 # SmoothECE on a mesh, as the package `relplot` 1.0 computes it, whose numbers papers print.

@@ -15,7 +15,7 @@ import numpy as np
 from calibcli.core.statistics import root, scrambled, top_of
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, WeightedMean, average
 from calibcli.metrics.means import cost
-from calibcli.metrics.shelf import ANY, METRICS, Interval, Sample, Statistic
+from calibcli.metrics.registry import ANY, METRICS, Interval, Sample, Statistic
 from calibcli.scores.columns import columns
 from calibcli.scores.likelihood import BetaFit, cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.scores.likelihood.fit_temperature import in_float32, shifted

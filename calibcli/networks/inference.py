@@ -19,8 +19,8 @@ from calibcli.calibrators.fitting import array_file, put
 from calibcli.core.errors import CalibError, InputError
 from calibcli.core.files import atomic, known_suffix
 from calibcli.networks import device as devices
-from calibcli.networks.architectures.shelf import logits as logits
-from calibcli.networks.architectures.shelf import outputs
+from calibcli.networks.architectures.registry import logits as logits
+from calibcli.networks.architectures.registry import outputs
 from calibcli.networks.dataset import Dataset, tight
 from calibcli.networks.user_code import FAILURES
 from calibcli.scores.files.roles import FOLDED

@@ -1,4 +1,4 @@
-"""The shelf of export targets: requests, the comparison with the calibrator, and the result of an export."""
+"""The registry of export targets: requests, the comparison with the calibrator, and the result of an export."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from calibcli.calibrators.per_label import check_labels
 from calibcli.calibrators.program import Operations, run
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import known_suffix, sha256
+from calibcli.core.registries import Registry, Traits
 from calibcli.core.result import Cell, Estimate, Result
-from calibcli.core.shelves import Shelf, Traits
 from calibcli.core.statistics import parts
 from calibcli.scores import from_arrays, recorded_outputs
 from calibcli.scores.predictions import Predictions, kind_words
@@ -143,7 +143,7 @@ def softmax(scores: Array) -> Array:
     return np.exp(log_softmax(np.asarray(scores, np.float64)))
 
 
-# The shelf, and what a target receives and returns.
+# The registry, and what a target receives and returns.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ class TargetTraits(Traits):
     """The rows that it is compared on; `export` asks for --model (inputs), refuses it (scores), or takes both."""
 
 
-TARGETS = Shelf(
+TARGETS = Registry(
     "target", TargetTraits, joint="-", package="calibcli.ship.targets", first=("checkpoint", "onnx", "json")
 )
 """An entry is a function `(request, *, options) -> Shipped`, which compares before it writes."""

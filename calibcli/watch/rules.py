@@ -10,14 +10,14 @@ import numpy as np
 
 from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
-from calibcli.core.shelves import Choice
+from calibcli.core.registries import Choice
 from calibcli.gate import verdicts
 from calibcli.gate.baseline import Unpaired, pair
 from calibcli.gate.config import Gate
 from calibcli.gate.sources import Part, RecordedOutputs
 from calibcli.gate.verdicts import possible, resolved
 from calibcli.metrics.intervals import MeanOf
-from calibcli.metrics.shelf import MetricTraits, reads_scores
+from calibcli.metrics.registry import MetricTraits, reads_scores
 from calibcli.scores.predictions import Floats, Ints
 from calibcli.watch.bets import WatchedRule, tables
 

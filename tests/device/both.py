@@ -24,7 +24,7 @@ OPTIONS = {
 
 
 def spec(name: str) -> str:
-    """The entry of a shelf with options that it needs, or that make it ask more of the device."""
+    """The entry of a registry with options that it needs, or that make it ask more of the device."""
     return f"{name}:{OPTIONS[name]}" if name in OPTIONS else name
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from calibcli.core.options import Positive, Range
-from calibcli.core.shelves import Shelf, Traits
+from calibcli.core.registries import Registry, Traits
 from calibcli.core.statistics import normal_quantile, root, student_quantile, two_sided
 from calibcli.metrics import paired
 from calibcli.scores.predictions import Floats, Ints
@@ -553,7 +553,7 @@ class ClaimTraits(Traits):
     """Keys that say at which moments of the log its metric is read, which name the numbers to compare."""
 
 
-KINDS = Shelf("kind of claim", ClaimTraits)
+KINDS = Registry("kind of claim", ClaimTraits)
 """Judges of claims; their options are the keys in a recipe."""
 
 

@@ -15,8 +15,8 @@ from typing import Any, Literal, get_type_hints
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.files import reading
 from calibcli.core.options import Positive, Rows, Seeds, values
+from calibcli.core.registries import Entry
 from calibcli.core.result import Screen
-from calibcli.core.shelves import Entry
 from calibcli.core.validation import read
 from calibcli.lab.study.claims import KINDS, ClaimedArms, ClaimTraits, ClaimVerdict, Factor, Percent, Share, at_moment
 from calibcli.lab.training.options import Training
@@ -77,7 +77,7 @@ class PrintedNumbers:
 
 @dataclass(frozen=True)
 class StudyClaim:
-    """A sentence and how it is judged: `kind` is on the shelf `KINDS`, `keys` its settings.
+    """A sentence and how it is judged: `kind` is in the registry `KINDS`, `keys` its settings.
 
     With the premise `overfit` it is judged only where cross-entropy overfits.
     """

@@ -21,7 +21,7 @@ from calibcli.lab.study.experiment import TRAIN, Study
 from calibcli.lab.study.runs import ROWS, StudyRun, logged, record
 from calibcli.metrics.binned import GapNorm
 from calibcli.metrics.intervals import MeanOf
-from calibcli.metrics.shelf import METRICS, Sample, traits
+from calibcli.metrics.registry import METRICS, Sample, traits
 from calibcli.scores.columns import Columns, columns
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import ArrayScores, Floats, Ints, Predictions
@@ -29,7 +29,7 @@ from calibcli.scores.recorded_outputs import read
 
 # Metrics on bootstrap draws of the rows: a metric is a function of sums over rows.
 
-ERROR = "error"  # 1 - accuracy, which is on no shelf
+ERROR = "error"  # 1 - accuracy, which is in no registry
 
 
 @dataclass(frozen=True)

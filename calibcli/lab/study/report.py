@@ -24,7 +24,7 @@ from calibcli.lab.study.claims import LEVEL, ClaimedArms, ClaimVerdict, Measured
 from calibcli.lab.study.experiment import SCREEN, SIZES, Study, StudyClaim, built_in, text_of
 from calibcli.lab.study.readings import measured
 from calibcli.lab.study.runs import StudyRun, logged, record, runs, test_rows, verified
-from calibcli.metrics.shelf import traits
+from calibcli.metrics.registry import traits
 
 OVERFIT_NLL, OVERFIT_T = 0.05, 1.3  # of cross-entropy: the premise of claims about overfitting
 OUTCOMES: dict[claims.Word, Outcome] = {

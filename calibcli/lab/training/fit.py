@@ -28,7 +28,7 @@ from calibcli.lab.training.evaluation import CONFIDENCES, NORMS, snapshot_name
 from calibcli.lab.training.one_model import Start, TrainedModel, fit, train_numbers, write
 from calibcli.lab.training.options import Progress, Setup, Training
 from calibcli.lab.training.recipes import CHANGES, Recipe, own_loss
-from calibcli.metrics import shelf
+from calibcli.metrics import registry
 from calibcli.metrics.paired import differences
 from calibcli.networks import checkpoint, inference, losses
 from calibcli.networks import device as devices
@@ -311,7 +311,7 @@ def _result(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedMode
         inputs.append({"path": str(setup.embeddings), "sha256": start.vectors})
     return Result(
         command="fit",
-        estimates=shelf.tiered(estimates, lambda e: e.where.phase == CHANGE or shelf.decides(e.name, {})),
+        estimates=registry.tiered(estimates, lambda e: e.where.phase == CHANGE or registry.decides(e.name, {})),
         tables=[Table(name="fit", columns=columns, rows=rows, title=title, tier="all")] if several and rows else [],
         plots=first_alone(plots(runs)),
         notes=list(dict.fromkeys(notes)),

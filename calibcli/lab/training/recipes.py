@@ -1,4 +1,4 @@
-"""A training recipe as plain data: its learning rate, optimizer and augmentation, each from a shelf."""
+"""A training recipe as plain data: its learning rate, optimizer and augmentation, each from a registry."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from calibcli.core.errors import CalibError, InputError, UsageError, refusing
 from calibcli.core.options import Positive, Range, Seed, check_options
-from calibcli.core.shelves import Choice, Shelf, Traits
+from calibcli.core.registries import Choice, Registry, Traits
 from calibcli.lab.training.options import Training
 from calibcli.networks import losses
 from calibcli.networks.deploy.checkpoint_export import last_linear
-from calibcli.networks.losses import shelf
+from calibcli.networks.losses import registry
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
 
 # Augmentation of whole batches, on the device.
 
-AUGMENTATIONS = Shelf("augmentation", Traits)
+AUGMENTATIONS = Registry("augmentation", Traits)
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
@@ -153,7 +153,7 @@ def pipeline(spec: str, shape: tuple[int, ...]) -> Augment | None:
 
 # Optimizers, and changes to their steps: `sgd:momentum=0.9+sam:rho=0.05`.
 
-OPTIMIZERS = Shelf("optimizer", Traits)
+OPTIMIZERS = Registry("optimizer", Traits)
 
 Momentum = Annotated[float, Range(0, 1, open_high=True)]
 Decay = Annotated[float, Range(0, 1e6)]
@@ -301,7 +301,7 @@ def build(spec: str, parameters: Iterable[nn.Parameter], lr: float) -> tuple[tor
 
 # The recipe, and its schedule of the learning rate.
 
-SCHEDULES = Shelf("schedule", Traits)
+SCHEDULES = Registry("schedule", Traits)
 
 Factor = Annotated[float, Range(0, 1000)]
 
@@ -358,12 +358,12 @@ def own_loss(loss: str | Callable[..., Any]) -> str:
     if isinstance(loss, losses.Penalty):
         raise UsageError(f"{type(loss).__name__} is a penalty, not a loss", "pass its spec: penalty=('mmce:weight=2',)")
     if not isinstance(loss, str):
-        spec = shelf.spec_of(loss)
+        spec = registry.spec_of(loss)
         if not (isinstance(loss, losses.Loss) and loss.spec):
             _added(spec, loss)
         return spec
     head = loss.partition("+")[0].strip()
-    if NAMES_CODE.fullmatch(head) and head not in shelf.OWN:
+    if NAMES_CODE.fullmatch(head) and head not in registry.OWN:
         module, _, name = head.partition(":")
         _added(head, from_module(module, name))
     return loss
@@ -374,7 +374,7 @@ def _added(spec: str, loss: Callable[..., Any]) -> None:
         "let it take logits (N, K) and labels (N,), or be a class or function without arguments that makes such a loss"
     )
     with refusing(FAILURES, lambda e: f"loss {spec} fails ({type(e).__name__}: {e})", fix):
-        shelf.add(spec, loss)
+        registry.add(spec, loss)
 
 
 @functools.cache
@@ -431,7 +431,7 @@ def constant(number: int, total: int, epochs: int) -> float:
 
 # Changes of a trained network, which need no training.
 
-CHANGES = Shelf("change of a network", Traits)
+CHANGES = Registry("change of a network", Traits)
 SAME = 1e-4  # of the largest logit: by how much rounding may move the logits of a function that stays
 
 

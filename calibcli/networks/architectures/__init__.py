@@ -10,7 +10,7 @@ from typing import cast
 
 from torch import nn
 
-from calibcli.networks.architectures.shelf import ARCHITECTURES
+from calibcli.networks.architectures.registry import ARCHITECTURES
 
 __all__ = ["ARCHITECTURES", "build"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibcli.networks.architectures.shelf import (
+from calibcli.networks.architectures.registry import (
     ACTIVATIONS,
     ARCHITECTURES,
     Activation,

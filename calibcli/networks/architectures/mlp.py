@@ -8,7 +8,7 @@ from typing import Literal, cast
 from torch import Tensor, nn
 
 from calibcli.core.options import Share
-from calibcli.networks.architectures.shelf import ACTIVATIONS, ARCHITECTURES, Activation, Size, Sizes
+from calibcli.networks.architectures.registry import ACTIVATIONS, ARCHITECTURES, Activation, Size, Sizes
 
 
 @ARCHITECTURES.add("linear")

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Range, Share
-from calibcli.networks.architectures.shelf import ARCHITECTURES, Depth, Factor, Init, Size, initialised
+from calibcli.networks.architectures.registry import ARCHITECTURES, Depth, Factor, Init, Size, initialised
 
 # Residual networks (He, Zhang, Ren & Sun 2016): the 6n+2 family for CIFAR, and ResNet-18/34/50 with three stems.
 

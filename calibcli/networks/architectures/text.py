@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from calibcli.core.errors import InputError
 from calibcli.core.options import Range
-from calibcli.networks.architectures.shelf import ARCHITECTURES, Size
+from calibcli.networks.architectures.registry import ARCHITECTURES, Size
 
 
 class WordVectors(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Range, Share
-from calibcli.networks.architectures.shelf import ARCHITECTURES, Depth, Size
+from calibcli.networks.architectures.registry import ARCHITECTURES, Depth, Size
 
 
 class Attention(nn.Module):

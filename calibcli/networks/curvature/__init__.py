@@ -19,11 +19,11 @@ from calibcli import headlines
 from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Plot, first_alone
 from calibcli.core.options import Level, OrNone, Seed, within
+from calibcli.core.registries import Choice
 from calibcli.core.result import Cell, Estimate, Result, Screen, Table
-from calibcli.core.shelves import Choice
 from calibcli.networks import checkpoint, inference
 from calibcli.networks import device as devices
-from calibcli.networks.architectures.shelf import logits
+from calibcli.networks.architectures.registry import logits
 from calibcli.networks.curvature import quantities as figures
 from calibcli.networks.curvature.engine import Engine, Progress, Shared
 from calibcli.networks.curvature.loss import LogitLoss, PlacedLoss, independent, name
@@ -68,7 +68,7 @@ def measure(
         model: any classifier; evaluated in eval mode.
         data: (inputs, labels) in memory, inputs a tensor or a dict of tensors by argument name; or an indexed data
             set with `len()`, `labels` and `batch(rows, device=, dtype=)`.
-        quantities: specs from the shelf `QUANTITIES`, `DEFAULT` when none are given.
+        quantities: specs from the registry `QUANTITIES`, `DEFAULT` when none are given.
         loss: `(logits, labels) -> (N,)`, or the spec of one, `focal:gamma=3`; cross-entropy by default.
         train_loss: a second loss, measured beside it; its estimates are `scope="loss=NAME"`.
         params: which trainable parameters count, as globs separated by commas.

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from calibcli.core.errors import InputError, UsageError, nearest
 from calibcli.networks import device as devices
-from calibcli.networks.architectures.shelf import logits
+from calibcli.networks.architectures.registry import logits
 from calibcli.networks.curvature.memory_plan import Layout, Memory, MemoryPlan
 from calibcli.networks.device import free_bytes
 

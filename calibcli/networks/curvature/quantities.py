@@ -1,4 +1,4 @@
-"""The shelf of curvature quantities: each returns estimates with both errors, and its figures."""
+"""The registry of curvature quantities: each returns estimates with both errors, and its figures."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 from calibcli.calibrators.temperature import REASONS
 from calibcli.core.figure_data import Curve, Plot, Tier
 from calibcli.core.options import Positive, Range
+from calibcli.core.registries import Registry, Traits
 from calibcli.core.result import Cell, Estimate
 from calibcli.core.scope import Scope
-from calibcli.core.shelves import Shelf, Traits
 from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import NUDGE, SHARE, Engine
 from calibcli.networks.curvature.ggn import GGNTrace
@@ -292,7 +292,7 @@ def _curve(label: str, kind: Any, y: Any, low: Any = None, high: Any = None, x: 
     return Curve(label=label, kind=kind, role="model", x=x, y=y, low=low, high=high)
 
 
-# The shelf of quantities.
+# The registry of quantities.
 
 DEFAULT = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
 """What is measured when nothing is asked for."""
@@ -316,7 +316,7 @@ class QuantityTraits(Traits):
     """It folds a temperature into the last layer, which is looked for, or refused, before anything is measured."""
 
 
-QUANTITIES = Shelf("curvature quantity", QuantityTraits, package="calibcli.networks.curvature", first=DEFAULT)
+QUANTITIES = Registry("curvature quantity", QuantityTraits, package="calibcli.networks.curvature", first=DEFAULT)
 
 Precision = Annotated[float, Range(1e-12, 1)]
 Probes = Annotated[int, Range(1, 1_000_000)]
@@ -345,7 +345,7 @@ Measure = Callable[..., QuantityEstimates]
 def _and_after(
     example: str, *, order: int, tier: Tier = "few", certifies: bool = False, relative: bool = False
 ) -> Callable[[Measure], Measure]:
-    """Put a quantity on the shelf twice, as it is and after the network's own temperature, as a decorator.
+    """Put a quantity in the registry twice, as it is and after the network's own temperature, as a decorator.
 
     Args:
         example: what the second one is of the sample model.

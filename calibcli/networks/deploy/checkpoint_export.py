@@ -130,7 +130,7 @@ def _same(output: Any, logits: Tensor) -> bool:
 
 
 def _columns(z: Tensor) -> Tensor:
-    """Return logits of K >= 2 classes; one column z becomes (0, z), as in `architectures.shelf.logits`."""
+    """Return logits of K >= 2 classes; one column z becomes (0, z), as in `architectures.registry.logits`."""
     return torch.cat([torch.zeros_like(z), z], 1) if z.shape[1] == 1 else z
 
 

@@ -20,7 +20,7 @@ from calibcli.calibrators.program import Operations
 from calibcli.core.errors import InputError, refusing
 from calibcli.core.files import atomic
 from calibcli.networks import checkpoint, inference
-from calibcli.networks.architectures.shelf import logits
+from calibcli.networks.architectures.registry import logits
 from calibcli.networks.checkpoint import containers
 from calibcli.networks.dataset import Dataset
 from calibcli.networks.user_code import FAILURES

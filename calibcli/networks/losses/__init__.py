@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from calibcli.core.errors import UsageError
 from calibcli.core.options import normal
-from calibcli.networks.losses import shelf
+from calibcli.networks.losses import registry
 from calibcli.networks.losses.focal import critical_p, gamma_star
 from calibcli.networks.losses.proper import CrossEntropy
-from calibcli.networks.losses.shelf import LOSSES, PENALTIES, Batch, Loss, Penalty
+from calibcli.networks.losses.registry import LOSSES, PENALTIES, Batch, Loss, Penalty
 
 __all__ = [
     "LOSSES",
@@ -119,8 +119,8 @@ def objective(spec: str, penalties: list[str] | tuple[str, ...] = ()) -> Objecti
         fix = f"to compare both, pass them as two losses, '{head}' and '{second}'"
         raise UsageError(f"'{second}' is a loss, not a penalty that is added to one", fix)
     extra = [PENALTIES.choose(p) for p in added]
-    if head in shelf.OWN:
-        loss = shelf.build(head)
+    if head in registry.OWN:
+        loss = registry.build(head)
     else:
         choice = LOSSES.choose(head)
         loss = choice()
@@ -162,7 +162,7 @@ def final(asked: str | Callable[..., Any] = "ce") -> Any:
         if isinstance(asked, Objective | Penalty):
             problem = f"{type(asked).__name__} is of a batch of a model, and this takes a loss of single rows"
             raise UsageError(problem, "pass a spec to calibcli.train: loss='ce', penalty=('mmce',)")
-        return shelf.one(asked)
+        return registry.one(asked)
     last = of_rows(asked)
     last.finish()
     return last

@@ -13,7 +13,7 @@ from calibcli.core.errors import UsageError
 from calibcli.core.options import BINS, Count, Range, Share
 from calibcli.core.statistics import bisect
 from calibcli.networks.derivatives.normalisation import upcast
-from calibcli.networks.losses.shelf import (
+from calibcli.networks.losses.registry import (
     LOSSES,
     THRESHOLD,
     Gamma,

@@ -14,7 +14,7 @@ from calibcli.core.options import NotNegative, Range
 from calibcli.networks.derivatives.double_backward import Twice
 from calibcli.networks.derivatives.jets import Jets
 from calibcli.networks.derivatives.normalisation import upcast, wrong_thrice
-from calibcli.networks.losses.shelf import PENALTIES, Batch, Penalty, log_p, margin
+from calibcli.networks.losses.registry import PENALTIES, Batch, Penalty, log_p, margin
 
 
 @PENALTIES.add("mmce")

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from calibcli.core.options import Range, Share
-from calibcli.networks.losses.shelf import LOSSES, THRESHOLD, Loss, log_not_p, margin
+from calibcli.networks.losses.registry import LOSSES, THRESHOLD, Loss, log_not_p, margin
 
 
 @LOSSES.add("ce")

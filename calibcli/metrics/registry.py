@@ -1,4 +1,4 @@
-"""The shelf of metrics: the samples that they are functions of, the statistics that they return, how they are chosen,
+"""The registry of metrics: the samples that they are functions of, the statistics that they return, how they are chosen,
 measured and shown."""
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Tier
 from calibcli.core.number_format import percent
 from calibcli.core.options import Level, Range, within
+from calibcli.core.registries import Choice, Registry, Traits
 from calibcli.core.result import Cell, Estimate
 from calibcli.core.scope import WHOLE, Scope
-from calibcli.core.shelves import Choice, Shelf, Traits
 from calibcli.core.statistics import effective_rows, one_thread
 from calibcli.metrics.reliability import BinaryOutcomes, Memoized
 from calibcli.scores.columns import ClassBins, Columns, columns
 from calibcli.scores.histogram import CONFIDENCE, NAMES, ColumnName
 from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
 
-# The shelf, the sets of metrics that have names, and the ranges of their values.
+# The registry, the sets of metrics that have names, and the ranges of their values.
 
 Of = Literal["auto", "top", "positive"]
 """The class that a probability is of: the predicted one, or the event (class 1 of two). `auto` is the event of two
@@ -136,7 +136,7 @@ class MetricTraits(Traits):
         return self.unit, f"{self.values}"
 
 
-METRICS = Shelf(
+METRICS = Registry(
     "metric",
     MetricTraits,
     package="calibcli.metrics",
@@ -283,7 +283,7 @@ class Sample(Memoized):
 def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice[MetricTraits]]:
     """Resolve specs to choices, each once.
 
-    `all` stands for the whole shelf, `default` for the default set and `few` for what a screen shows of it. Each choice
+    `all` stands for the whole registry, `default` for the default set and `few` for what a screen shows of it. Each choice
     has the shortest spec: `of=positive` is left out for two classes, `of=top` for more.
 
     Args:

@@ -1,4 +1,4 @@
-"""The shelves of losses and penalties, the interface of a loss, losses of the user's own, and a stable log-softmax."""
+"""The registries of losses and penalties, the interface of a loss, losses of the user's own, and a stable log-softmax."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.core.options import Range
-from calibcli.core.shelves import Shelf, Traits
+from calibcli.core.registries import Registry, Traits
 from calibcli.networks.derivatives.normalisation import upcast
 
 # Probabilities of a softmax in log space, exact at saturation and twice differentiable there.
@@ -66,10 +66,10 @@ def surprise_ratio(m: Tensor) -> Tensor:
     return torch.where(small, series, -log_p(m) / torch.where(small, 1.0, x))
 
 
-# The shelves of losses and penalties, and the interface of one of each.
+# The registries of losses and penalties, and the interface of one of each.
 
-LOSSES = Shelf("loss", Traits, package="calibcli.networks.losses", first=("ce", "label_smoothing", "focal", "brier"))
-PENALTIES = Shelf("penalty", Traits, package="calibcli.networks.losses")
+LOSSES = Registry("loss", Traits, package="calibcli.networks.losses", first=("ce", "label_smoothing", "focal", "brier"))
+PENALTIES = Registry("penalty", Traits, package="calibcli.networks.losses")
 
 Gamma = Annotated[float, Range(0, 1000)]
 Weights = Annotated[tuple[float, ...], Range(0, 1e9)]

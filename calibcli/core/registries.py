@@ -1,8 +1,8 @@
-"""Shelves: registries from which specs such as `name:key=value,key=value` choose.
+"""Registries: registries from which specs such as `name:key=value,key=value` choose.
 
-A shelf holds decorated functions or classes. Their keyword-only parameters are the options of the spec, their
+A registry holds decorated functions or classes. Their keyword-only parameters are the options of the spec, their
 docstring is the help, and the canonical spec names a choice everywhere (tables, JSON, rules). What else there is to
-know of an entry are its traits: the fields of a dataclass, one for each shelf, so that a word that is none of them is
+know of an entry are its traits: the fields of a dataclass, one for each registry, so that a word that is none of them is
 refused where it is written, by mypy and by Python.
 """
 
@@ -24,7 +24,7 @@ from calibcli.core.options import convert, normal, spelled, within
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What an entry of any shelf may say of itself. A shelf whose entries say more has a subclass of it."""
+    """What an entry of any registry may say of itself. A registry whose entries say more has a subclass of it."""
 
     called: tuple[str, ...] = ()
     """Its names in other tools, which the error for an unknown name answers with the name here."""
@@ -41,7 +41,7 @@ class Traits:
 
     @property
     def gives(self) -> Sequence[str]:
-        """What lists say of its value, beside what every entry of the shelf gives."""
+        """What lists say of its value, beside what every entry of the registry gives."""
         return ()
 
 
@@ -64,7 +64,7 @@ Target = TypeVar("Target", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """One function or class on a shelf, with its options (defaults and types) and its traits."""
+    """One function or class in a registry, with its options (defaults and types) and its traits."""
 
     name: str
     target: Callable[..., Any]
@@ -131,23 +131,23 @@ class Choice(Generic[T]):
         return self.entry.target(*args, **{**self.options, **kwargs})
 
 
-_SHELVES: list[Shelf[..., Any]] = []
+_REGISTRIES: list[Registry[..., Any]] = []
 
 
 def alike(spec: str, classes: int = 0) -> set[str]:
     """Find the specs equal to this one, in canonical form, with `classes` classes (0: unknown)."""
     specs = {spec}
-    for shelf in _SHELVES:
-        if spec.partition(":")[0] in shelf:
+    for registry in _REGISTRIES:
+        if spec.partition(":")[0] in registry:
             try:
-                choice = shelf.choose(spec)
-                specs |= {choice.spec, shelf.shortest(choice, classes).spec if classes else choice.spec}
+                choice = registry.choose(spec)
+                specs |= {choice.spec, registry.shortest(choice, classes).spec if classes else choice.spec}
             except UsageError:
                 continue
     return specs
 
 
-class Shelf(Generic[P, T]):
+class Registry(Generic[P, T]):
     """Named definitions of one kind (`metric`, `scaler`, `loss`, ...), chosen by spec string."""
 
     def __init__(
@@ -177,7 +177,7 @@ class Shelf(Generic[P, T]):
         self._usual = [f"{package}.{file}" for file in usual]
         self.shortest: Callable[[Choice[T], int], Choice[T]] = lambda choice, classes: choice
         """Shorten a choice for a number of classes, on which the meaning of an option may depend."""
-        _SHELVES.append(self)
+        _REGISTRIES.append(self)
         self._entries: dict[str, Entry[T]] = {}
 
     @property
@@ -220,10 +220,10 @@ class Shelf(Generic[P, T]):
         return failed
 
     def add(self, name: str = "", /, *args: P.args, **kwargs: P.kwargs) -> Callable[[Target], Target]:
-        """Return a decorator that puts a function or class on the shelf under `name` (default: its own name).
+        """Return a decorator that puts a function or class in the registry under `name` (default: its own name).
 
         Raises:
-            TypeError: the shelf has no such trait, one that it needs is missing, or has a word that it may not have.
+            TypeError: the registry has no such trait, one that it needs is missing, or has a word that it may not have.
         """
         traits = self._traits(*args, **kwargs)
 
@@ -235,7 +235,7 @@ class Shelf(Generic[P, T]):
                 if package:
                     problem = f"{package} does not add its {self.kind} '{key}': {other} has one of that name"
                     raise UsageError(problem, f"pip uninstall {package}")
-                raise ValueError(f"{self.kind} '{key}' is on the shelf twice")
+                raise ValueError(f"{self.kind} '{key}' is in the registry twice")
             self._entries[key] = Entry(key, target, traits, package)
             return target
 

@@ -1,7 +1,7 @@
-"""What documents say of the shelves is made from them: tables between `<!-- list NAME -->` and `<!-- /list -->` of
+"""What documents say of the registries is made from them: tables between `<!-- list NAME -->` and `<!-- /list -->` of
 docs/*.md, and the number of metrics in README and CHANGELOG.
 
-`python tests/shelf_tables.py` writes them; a test compares.
+`python tests/registry_tables.py` writes them; a test compares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BLOCK = re.compile(r"<!-- list (\w+) -->\n.*?<!-- /list -->", re.S)
 
 def filled(text: str) -> str:
     """`text` with every table and number as the code has it now."""
-    text = COUNT.sub(f"{len(catalogue.SHELVES['metrics'].shelf.entries)} calibration metrics", text)
+    text = COUNT.sub(f"{len(catalogue.REGISTRIES['metrics'].registry.entries)} calibration metrics", text)
     return BLOCK.sub(lambda match: f"<!-- list {match[1]} -->\n{table(match[1])}<!-- /list -->", text)
 
 

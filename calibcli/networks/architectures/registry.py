@@ -1,4 +1,4 @@
-"""The shelf of network architectures, and the logits of any classifier whatever its forward pass returns."""
+"""The registry of network architectures, and the logits of any classifier whatever its forward pass returns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from calibcli.core.errors import InputError
 from calibcli.core.options import Range
-from calibcli.core.shelves import Shelf, Traits
+from calibcli.core.registries import Registry, Traits
 
-# The shelf of networks, and the options that families share.
+# The registry of networks, and the options that families share.
 
-ARCHITECTURES = Shelf("architecture", Traits, package="calibcli.networks.architectures")
+ARCHITECTURES = Registry("architecture", Traits, package="calibcli.networks.architectures")
 
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 Norm = Literal["batch", "group", "none"]
