@@ -1,7 +1,7 @@
-"""The facts of the house, read from its code: rooms, lines, imports, circles, long functions and files.
+"""The facts of the house, read from its code: packages, lines, imports, circles, long functions and files.
 
 `make house` prints them, and what no test can judge: how much the code has grown since the last tag, the files that
-`calib metrics` runs code of, the metrics that are named outside of their own files, and the modules inside of a room
+`calib metrics` runs code of, the metrics that are named outside of their own files, and the modules inside of a package
 that tests import.
 """
 
@@ -32,7 +32,7 @@ def module(path: Path) -> str:
 MODULES = {module(path): path for path in FILES}
 
 
-def room(path: Path) -> str:
+def package(path: Path) -> str:
     """First folder, or the file itself where it lies at the top."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
@@ -241,7 +241,7 @@ def metrics_named() -> dict[str, list[str]]:
 
 
 def inner_modules_of_tests() -> Counter[str]:
-    """Modules that tests import though they are inside of a room, with the number of test files."""
+    """Modules that tests import though they are inside of a package, with the number of test files."""
     found = Counter[str]()
     for path in sorted((ROOT / "tests").glob("test_*.py")):
         found.update(name for name in imports(path) if name.count(".") > 1)
@@ -249,15 +249,15 @@ def inner_modules_of_tests() -> Counter[str]:
 
 
 def table() -> str:
-    """Rooms with their files, code lines, own-line comments, and the rooms that they import."""
-    count, lines, comments = Counter(map(room, FILES)), Counter[str](), Counter[str]()
+    """Packages with their files, code lines, own-line comments, and the packages that they import."""
+    count, lines, comments = Counter(map(package, FILES)), Counter[str](), Counter[str]()
     used: dict[str, set[str]] = defaultdict(set)
     for path in FILES:
         text = path.read_text(encoding="utf-8")
-        lines[room(path)] += code_lines(text)
-        comments[room(path)] += comment_lines(text)
-        used[room(path)] |= {room(MODULES[name]) for name in imports(path)} - {room(path), "__init__"}
-    rows = ["| room | files | code lines | comments per 1,000 | imports |", "|---|---|---|---|---|"]
+        lines[package(path)] += code_lines(text)
+        comments[package(path)] += comment_lines(text)
+        used[package(path)] |= {package(MODULES[name]) for name in imports(path)} - {package(path), "__init__"}
+    rows = ["| package | files | code lines | comments per 1,000 | imports |", "|---|---|---|---|---|"]
     rows += [
         f"| `{name}` | {count[name]} | {lines[name]} | {1000 * comments[name] / lines[name]:.1f} | "
         f"{' '.join(sorted(used[name]))} |"
@@ -281,5 +281,5 @@ if __name__ == "__main__":
     print("metrics named outside of their own files:")
     print(*(f"    {name}: {' '.join(metrics)}" for name, metrics in metrics_named().items()), sep="\n")
     inner = inner_modules_of_tests()
-    print(f"modules inside of a room that tests import: {len(inner)}, in {inner.total()} places")
+    print(f"modules inside of a package that tests import: {len(inner)}, in {inner.total()} places")
     print(*(f"    {name}: {files} test files" for name, files in inner.most_common(20)), sep="\n")

@@ -10,7 +10,7 @@ import house
 import pytest
 
 ROOT = Path(__file__).parent.parent / "calibcli"
-# left may not import right; rooms in one group may not import each other
+# left may not import right; packages in one group may not import each other
 ORDER = [
     ("core",),
     ("scores",),
@@ -22,7 +22,7 @@ ORDER = [
     ("api",),
     ("cli", "extending"),
 ]
-LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
+LEVEL = {package: level for level, packages in enumerate(ORDER) for package in packages}
 HEAVY = {
     "torch": ("networks", "lab/training", "api/networks"),
     "rich": ("render/formats/table", "render/terminal"),
@@ -30,12 +30,12 @@ HEAVY = {
     "jinja2": ("render/page",),
     "typer": ("cli",),
 }
-NUMPY_ALONE = tuple(room for rooms in ORDER[: ORDER.index(("networks",))] for room in rooms)
+NUMPY_ALONE = tuple(package for packages in ORDER[: ORDER.index(("networks",))] for package in packages)
 """What needs no PyTorch: nothing in it imports torch, or a file that does, directly or through others."""
 FILES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT or p.stem not in ("__init__", "__main__"))
 
 
-def room(path: Path) -> str:
+def package(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
@@ -53,9 +53,9 @@ def imports(path: Path, top_level_only: bool = False) -> frozenset[str]:
     return frozenset(found)
 
 
-@pytest.mark.parametrize("here", sorted({room(path) for path in FILES}))
+@pytest.mark.parametrize("here", sorted({package(path) for path in FILES}))
 def test_imports_point_one_way(here: str) -> None:
-    for path in (path for path in FILES if room(path) == here):
+    for path in (path for path in FILES if package(path) == here):
         for name in imports(path):
             if name.startswith("calibcli."):
                 there = name.split(".")[1]
@@ -90,7 +90,7 @@ def test_what_needs_no_torch_imports_none_of_it() -> None:
 
 
 def test_every_room_has_its_place() -> None:
-    assert {room(path) for path in FILES} == LEVEL.keys()
+    assert {package(path) for path in FILES} == LEVEL.keys()
 
 
 def test_no_circle_of_files() -> None:

@@ -1,4 +1,4 @@
-"""The nightly lane asks for everything that is too long for every change, in words that its scripts understand."""
+"""The nightly job asks for everything that is too long for every change, in words that its scripts understand."""
 
 from __future__ import annotations
 

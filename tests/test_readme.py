@@ -69,13 +69,13 @@ def words(text: str) -> list[str]:
     return re.sub(r"─+", "─", NUMBER.sub("#", text.replace(",", ""))).split()
 
 
-def lanes() -> list[Any]:
-    """Pages whose packages few have are of the extra lane."""
+def jobs() -> list[Any]:
+    """Pages whose packages few have are of the extra job."""
     marks = (pytest.mark.extra if page.name in NEEDS else pytest.mark.docs for page in PAGES)
     return [pytest.param(p, marks=m, id=str(p.relative_to(ROOT))) for p, m in zip(PAGES, marks, strict=True)]
 
 
-@pytest.mark.parametrize("page", lanes())
+@pytest.mark.parametrize("page", jobs())
 def test_console_blocks_show_what_the_commands_print(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from calibcli.ship.target import rounded_up
 
 pytestmark = pytest.mark.extra
 if not (importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime")):
-    pytest.skip("for the lane of extras, which has onnx and onnxruntime", allow_module_level=True)
+    pytest.skip("for the job of extras, which has onnx and onnxruntime", allow_module_level=True)
 
 import onnx  # noqa: E402
 import onnxruntime  # noqa: E402

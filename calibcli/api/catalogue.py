@@ -35,7 +35,7 @@ class Catalogued:
 
     @property
     def needs_torch(self) -> bool:
-        """Whether the registry lies in a room that needs PyTorch, which may not be installed."""
+        """Whether the registry lies in a package that needs PyTorch, which may not be installed."""
         return self.place.split(".")[1] in ("networks", "lab")
 
 

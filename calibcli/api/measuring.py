@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Accumulator", "from_arrays", "from_confidence", "measure", "read"]
 
 Scores = Predictions | str | Path | Sequence[str | Path] | npt.ArrayLike
-"""The scores that the functions of this room take: predictions, their file or files, or an array."""
+"""The scores that the functions of this package take: predictions, their file or files, or an array."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -1,4 +1,4 @@
-"""The command line: a thin skin on the library. One file per command; `app.main` owns exit codes."""
+"""The command line: a thin adapter to the library. One file per command; `app.main` owns exit codes."""
 
 import pkgutil
 

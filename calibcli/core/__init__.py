@@ -1,1 +1,1 @@
-"""What every room uses: errors, options, registries, results, numbers as text, files and statistics. No torch."""
+"""What every package uses: errors, options, registries, results, numbers as text, files and statistics. No torch."""
