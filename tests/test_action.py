@@ -133,7 +133,7 @@ def test_a_comment_shows_a_picture_where_there_is_one(runner: Runner) -> None:
     assert "![reliability](https://github.com/me/models/raw/b/pull-5-t.npz.png?run=5)" in one["body"]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     ("given", "names"),
     [

@@ -130,7 +130,7 @@ def test_the_help_shows_what_is_used_most_and_says_what_shows_the_rest(capsys: p
     assert "more:" not in shown["--help-all"]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_help_of_fit_is_short_too(capsys: pytest.CaptureFixture[str]) -> None:
     """Options that few need are shown by --help-all alone, as those of reading are."""
     shown = {}
@@ -200,7 +200,7 @@ def test_light_commands_import_nothing_heavy(argv: tuple[str, ...]) -> None:
     assert not {m for m in loaded if m.startswith(tuple(h for h in HEAVY if argv != ("--help",) or h != "rich"))}
 
 
-@pytest.mark.finding("5 --help")
+@pytest.mark.regression("5 --help")
 @pytest.mark.parametrize(
     ("argv", "most"),
     [(("--help",), 369), (("metrics", TEST), 370), (("check", TEST, "--max", "ece=0.2"), 392)],
@@ -211,7 +211,7 @@ def test_start_is_small(argv: tuple[str, ...], most: int) -> None:
     assert len(imports(*argv)) < most
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     ("line", "fix"),
     [

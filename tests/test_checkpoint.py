@@ -371,7 +371,7 @@ def test_loading_draws_nothing_from_the_random_state(model: nn.Module, tmp_path:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_batch_norm_without_counters_is_guessed(model: nn.Module, tmp_path: Path) -> None:
     """PyTorch before 1.0 kept no `num_batches_tracked`."""
     state = {k: v for k, v in model.state_dict().items() if not k.endswith("num_batches_tracked")}
@@ -382,7 +382,7 @@ def test_batch_norm_without_counters_is_guessed(model: nn.Module, tmp_path: Path
     checkpoint.load(tmp_path / "m.pt", arch=SPEC)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_pickle_whose_module_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
     import types

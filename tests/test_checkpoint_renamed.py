@@ -87,7 +87,7 @@ def same(found: nn.Module, true: nn.Module) -> bool:
         return torch.allclose(found(X), true.eval()(X), atol=1e-6)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_old_weight_norm_loads_into_the_new(tmp_path: Path, code: Path) -> None:
     model = network()
     with warnings.catch_warnings(action="ignore"):
@@ -97,7 +97,7 @@ def test_the_old_weight_norm_loads_into_the_new(tmp_path: Path, code: Path) -> N
     assert any("load_state_dict" in note for note in read.notes)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_new_weight_norm_loads_into_the_old(tmp_path: Path, code: Path) -> None:
     model = network()
     with warnings.catch_warnings(action="ignore"):
@@ -109,7 +109,7 @@ def test_the_new_weight_norm_loads_into_the_old(tmp_path: Path, code: Path) -> N
             loaded(tmp_path, {"net.0.weight": torch.zeros(8, 4)}, "normed_before")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_hooks_that_rename_are_followed_and_a_wrong_shape_is_still_refused(tmp_path: Path, code: Path) -> None:
     model = network()
     assert same(loaded(tmp_path, prefixed(model.state_dict(), "old"), "Hooked").model, model)
@@ -119,7 +119,7 @@ def test_hooks_that_rename_are_followed_and_a_wrong_shape_is_still_refused(tmp_p
         loaded(tmp_path, state, "Hooked")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("prefix", ["net", "module.net"])
 def test_pruned_weights_are_the_product_with_their_mask(prefix: str, tmp_path: Path, code: Path) -> None:
     model = network()
@@ -134,7 +134,7 @@ def test_pruned_weights_are_the_product_with_their_mask(prefix: str, tmp_path: P
         loaded(tmp_path, state, "Net")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_surplus_whole_numbers_are_left_out_and_surplus_weights_are_not(tmp_path: Path, code: Path) -> None:
     state = prefixed(network().state_dict(), "net")
     read = loaded(tmp_path, {**state, "position_ids": torch.arange(9)}, "Net")
@@ -173,7 +173,7 @@ CHAINS = [
 ]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 @pytest.mark.parametrize(("make", "spec"), [c[1:] for c in CHAINS], ids=[c[0] for c in CHAINS])
 def test_a_chain_of_linear_layers_is_a_perceptron(make: Any, spec: str, suffix: str, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_chain_of_linear_layers_is_a_perceptron(make: Any, spec: str, suffix: 
     assert calibcli.curvature(path, data, "grad_norm", arch=spec, device="cpu").estimates
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_other_chains_are_no_perceptron(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     direct = sequence(4, 8, 3, between=None).state_dict()  # no activation between 0 and 1
@@ -225,7 +225,7 @@ def test_a_model_that_prunes_itself_loads_its_own_names(tmp_path: Path, code: Pa
 NAMES = ["model.pth.tar", "model.tar", "model.tgz", "model.ckpt", "model.zip", "model.npz", "model"]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "legacy"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_content_of_a_checkpoint_decides_not_its_name(name: str, old: bool, tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_the_content_of_a_checkpoint_decides_not_its_name(name: str, old: bool, 
     assert same(checkpoint.load(tmp_path / name, arch=spec).model, network())
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     "beside", [np.float64(0.7), np.arange(3), {"a": np.int64(2)}, Path("x")], ids=["scalar", "array", "nested", "path"]
 )
@@ -257,7 +257,7 @@ def test_what_lies_beside_weights_is_left_out_alike_and_export_says_first_that_i
         calibcli.export(fit, "checkpoint", model=tmp_path / "model.pt", save=tmp_path / "out.pt", **data)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("name", ["net.pt", "net.safetensors", "net.pth.tar", "net.onnx", "net.h5"])
 def test_a_pointer_of_git_lfs_is_no_damaged_checkpoint(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1327\n")

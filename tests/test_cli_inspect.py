@@ -102,7 +102,7 @@ def test_unreadable(
     assert err.startswith("error: ")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_pickled_checkpoints_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
 

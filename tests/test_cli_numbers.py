@@ -28,7 +28,7 @@ def test_commands_are_walked() -> None:
     assert {str(p.id).partition("-")[0] for p in numbers()} <= set(COMMANDS)
 
 
-@pytest.mark.finding("4 option-ranges")
+@pytest.mark.regression("4 option-ranges")
 @pytest.mark.parametrize("option", numbers())
 def test_outside_its_range_a_number_is_refused_by_name(option: Option) -> None:
     for text in ("nan", "inf", "-inf", "1_0", "9" * 401, "9" * 5000, "-1e300", "1e309", "x", ""):
@@ -40,7 +40,7 @@ def test_outside_its_range_a_number_is_refused_by_name(option: Option) -> None:
         assert any(word in caught.value.fix for word in ("from", "more than", "at least"))
 
 
-@pytest.mark.finding("4 limits-of-401-digits")
+@pytest.mark.regression("4 limits-of-401-digits")
 @pytest.mark.parametrize("number", ["9" * 401, "1e400", "nan", "0_05", "0x1", "1e10"])
 @pytest.mark.parametrize("command", [["check", "x.npz"], ["plan"]])
 @pytest.mark.parametrize("side", ["--max", "--min", "--margin"])

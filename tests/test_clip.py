@@ -52,7 +52,7 @@ def without(p: Any, labels: Any) -> tuple[Any, Any]:
     return p[keep], labels[keep]
 
 
-@pytest.mark.finding("maps 1")
+@pytest.mark.regression("maps 1")
 @pytest.mark.parametrize("clip", [True, False])
 @pytest.mark.parametrize(("spec", "k"), [*itertools.product(SPECS, (2, 3, 10))])
 @pytest.mark.one_in(9)
@@ -86,7 +86,7 @@ def cells() -> list[Any]:
     return out
 
 
-@pytest.mark.finding("maps 1")
+@pytest.mark.regression("maps 1")
 @pytest.mark.parametrize(("spec", "k", "target"), cells())
 @pytest.mark.one_in(5)
 def test_every_export_is_the_map_with_its_cut(spec: str, k: int, target: str, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_every_export_is_the_map_with_its_cut(spec: str, k: int, target: str, tm
     assert calibcli.verify(path, scaler, raised, trust=True).verdict == "pass"
 
 
-@pytest.mark.finding("maps 1")
+@pytest.mark.regression("maps 1")
 @pytest.mark.parametrize("kind", ["probabilities", "log_probabilities"])
 @pytest.mark.parametrize("spec", ["temperature", "platt", "isotonic"])
 def test_one_column_is_cut_at_both_ends(spec: str, kind: str, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_one_column_is_cut_at_both_ends(spec: str, kind: str, tmp_path: Path) ->
     assert calibcli.verify(save, one, raised).verdict == "pass"
 
 
-@pytest.mark.finding("maps 1")
+@pytest.mark.regression("maps 1")
 def test_a_calibrator_around_a_forest_keeps_its_cut() -> None:
     from sklearn.ensemble import RandomForestClassifier
 
@@ -208,7 +208,7 @@ def test_values_that_cannot_be(line: list[str], says: str, tmp_path: Path, capsy
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.finding("maps 1")
+@pytest.mark.regression("maps 1")
 @pytest.mark.parametrize(
     ("step", "half"), [(0.1, "0.05"), (0.2, "0.1"), (0.001, "0.0005"), (1 / 7, "0.07143"), (1e-4, "5e-05")]
 )

@@ -51,7 +51,7 @@ def regressed(k: int, share: float) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.3")
+@pytest.mark.regression("2.3")
 @pytest.mark.parametrize(("n", "share"), [(200, 0.002), (500, 0.002), (200, 0.01)])
 @pytest.mark.parametrize("k", [2, 10])
 def test_rare_regressions_do_not_pass(k: int, n: int, share: float) -> None:
@@ -78,7 +78,7 @@ def test_rare_regressions_do_not_pass(k: int, n: int, share: float) -> None:
     assert max(passed.values()) <= 0.05 * runs + 5, passed  # 2 of 3 runs at n = 200 without what was not seen
 
 
-@pytest.mark.finding("2.3")
+@pytest.mark.regression("2.3")
 def test_gain_of_a_baseline_without_temperature_is_not_run() -> None:
     z = np.zeros((300, 3))
     z[:, 0] = 9
@@ -89,7 +89,7 @@ def test_gain_of_a_baseline_without_temperature_is_not_run() -> None:
     assert "no temperature" in found
 
 
-@pytest.mark.finding("2.3")
+@pytest.mark.regression("2.3")
 def test_gain_of_a_temperature_that_two_rows_decide_is_not_bounded_below_what_these_rows_gain() -> None:
     """Folds without one of them have another temperature, which costs more than the margin of a new temperature."""
     n, rng = 300, np.random.default_rng(1)
@@ -104,7 +104,7 @@ def test_gain_of_a_temperature_that_two_rows_decide_is_not_bounded_below_what_th
     assert found.mean.value < 0 < best[1] - best[0] < found.bounds(0.05)[1]
 
 
-@pytest.mark.finding("2.3")
+@pytest.mark.regression("2.3")
 def test_kept_rows_judge_as_the_scores_do() -> None:
     base, new, y = regressed(3, 0.01)
     kept = [shown(z[:400], y[:400]) for z in (base, new)]
@@ -129,7 +129,7 @@ def grouped(count: int, spread: float, seed: int) -> tuple[Any, Any, Any, Any]:
     return z, y, member, sizes
 
 
-@pytest.mark.finding("2.4")
+@pytest.mark.regression("2.4")
 @pytest.mark.parametrize(
     "spec", ["accuracy", "nll", "brier", "confidence_gap", "temperature_gain", "high_confidence_share", "cox_slope"]
 )
@@ -146,7 +146,7 @@ def test_too_few_groups_are_not_run(spec: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.4")
+@pytest.mark.regression("2.4")
 @pytest.mark.parametrize(("count", "spread"), [(5, 1.0), (10, 0.0), (30, 0.5), (100, 1.0)])
 def test_means_over_few_or_uneven_groups(count: int, spread: float) -> None:
     choices = metrics.choose(["accuracy", "nll"], 3)
@@ -170,7 +170,7 @@ def test_means_over_few_or_uneven_groups(count: int, spread: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.10")
+@pytest.mark.regression("2.10")
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(1, 400))
 @settings(max_examples=300, deadline=None)
 def test_mcnemar_and_its_interval_never_disagree(gained: int, lost: int, same: int) -> None:
@@ -184,7 +184,7 @@ def test_mcnemar_and_its_interval_never_disagree(gained: int, lost: int, same: i
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.10")
+@pytest.mark.regression("2.10")
 @pytest.mark.parametrize(("gained", "lost"), [(0.02, 0.02), (0.3, 0.05), (0.2, 0.0), (0.01, 0.0)])
 def test_mcnemar_covers_exactly(gained: float, lost: float) -> None:
     n, below, above = 60, 0.0, 0.0
@@ -197,7 +197,7 @@ def test_mcnemar_covers_exactly(gained: float, lost: float) -> None:
     assert max(below, above) <= 0.025
 
 
-@pytest.mark.finding("2.10")
+@pytest.mark.regression("2.10")
 @given(st.integers(0, 10_000), st.sampled_from(["", "groups", "weights"]), st.floats(0.7, 1.4))
 @settings(max_examples=25, deadline=None)
 @pytest.mark.slow
@@ -234,7 +234,7 @@ def two_models(name: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.10")
+@pytest.mark.regression("2.10")
 @pytest.mark.parametrize("name", ["sharper", "noisy"])
 def test_coverage_of_the_difference_of_eces(name: str) -> None:
     pair, y = two_models(name)
@@ -307,7 +307,7 @@ def test_rows_are_in_the_bins_that_hold_them(seed: int, method: Any, kind: str) 
     assert np.allclose(members.share.sum(axis=1), 1)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_rows_that_interpolated_edges_omit_are_in_no_bin() -> None:
     """They were counted in the covariance of the first gap, which they are no part of."""
     rng = np.random.default_rng(0)
@@ -453,7 +453,7 @@ def test_effective_groups_of_a_bin() -> None:
     assert paired_bins._groups_per_bin(held, 0 * sigma) == np.inf
 
 
-@pytest.mark.finding("2.10")
+@pytest.mark.regression("2.10")
 def test_p_values_are_shown_as_what_they_can_be() -> None:
     z = np.random.default_rng(0).standard_normal((3000, 3)) * 3
     y = z.argmax(1)

@@ -44,7 +44,7 @@ def weighted(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("device 4")
+@pytest.mark.regression("device 4")
 def test_measure_leaves_no_tensor_behind() -> None:
     model, inputs, labels = setup("attention", n=7)
 
@@ -58,7 +58,7 @@ def test_measure_leaves_no_tensor_behind() -> None:
     assert tensors() == before
 
 
-@pytest.mark.finding("device 2")
+@pytest.mark.regression("device 2")
 @pytest.mark.parametrize("spec", SPECS)
 def test_what_a_loss_holds_follows_the_logits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On pretended tensors, which compute nothing and refuse to mix devices: the loss stays where it was made."""
@@ -70,7 +70,7 @@ def test_what_a_loss_holds_follows_the_logits(spec: str, monkeypatch: pytest.Mon
             assert found is None or found.device.type == "meta"
 
 
-@pytest.mark.finding("device 2")
+@pytest.mark.regression("device 2")
 def test_a_loss_is_called_where_the_model_is() -> None:
     """The engine asks for float64 numbers on the CPU; the loss sees its own device and its answer comes back."""
 
@@ -87,7 +87,7 @@ def test_a_loss_is_called_where_the_model_is() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("device 8")
+@pytest.mark.regression("device 8")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("module", [True, False])
 def test_float32_class_weights(dtype: torch.dtype, module: bool) -> None:
@@ -110,7 +110,7 @@ def test_a_loss_that_reduces_is_refused() -> None:
         measure(model, (inputs, labels), "trace", loss=nn.CrossEntropyLoss())
 
 
-@pytest.mark.finding("device 10")
+@pytest.mark.regression("device 10")
 def test_a_tensor_on_another_device_is_said_to_be_that(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs, labels = setup("attention", n=7)
 
@@ -121,7 +121,7 @@ def test_a_tensor_on_another_device_is_said_to_be_that(monkeypatch: pytest.Monke
         measure(model, (inputs, labels), "trace", loss=astray)
 
 
-@pytest.mark.finding("device 10")
+@pytest.mark.regression("device 10")
 def test_labels_may_be_an_array() -> None:
     model, inputs, labels = setup("attention", n=7)
     assert measure(model, (inputs, labels.numpy()), "grad_norm").estimates == (
@@ -129,7 +129,7 @@ def test_labels_may_be_an_array() -> None:
     )
 
 
-@pytest.mark.finding("1.21")
+@pytest.mark.regression("1.21")
 @pytest.mark.parametrize("spec", ["focal:gamma=3", "FLSD-53", "label_smoothing"])
 def test_a_loss_by_its_spec(spec: str) -> None:
     model, inputs, labels = setup("attention", n=7)
@@ -161,8 +161,8 @@ class Positions(nn.Module):
         return self.head(x.mean(1))  # type: ignore[no-any-return]
 
 
-@pytest.mark.finding("models 1")
-@pytest.mark.finding("4 trace of BERT-like models")
+@pytest.mark.regression("models 1")
+@pytest.mark.regression("4 trace of BERT-like models")
 @pytest.mark.parametrize(("n", "windows"), [(1, 1), (1, 4), (2, 1), (2, 2), (7, 1), (20, 4)])
 @pytest.mark.one_in(6)
 def test_layers_that_do_not_see_rows(n: int, windows: int) -> None:
@@ -178,7 +178,7 @@ def test_layers_that_do_not_see_rows(n: int, windows: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("device 1")
+@pytest.mark.regression("device 1")
 def test_cudnn_settings_are_changed_by_name_alone() -> None:
     """`torch.backends.cudnn.flags` also switches off what is not named."""
     for path in (Path(__file__).parent.parent / "calibcli").rglob("*.py"):
@@ -191,7 +191,7 @@ def switches() -> dict[str, bool]:
     return {name: getattr(torch.backends.cudnn, name) for name in names}
 
 
-@pytest.mark.finding("device 1")
+@pytest.mark.regression("device 1")
 def test_cudnn_is_on_and_deterministic_within_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from calibcli.lab.training.loop import Trainer
 

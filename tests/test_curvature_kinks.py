@@ -94,7 +94,7 @@ def test_units_that_lie_near_a_kink() -> None:
     assert not any("kink" in note for note in found.notes)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_rounding_is_told_from_a_wrong_derivative() -> None:
     """A fresh Xception in float32 was said to have a backward pass that cannot be differentiated."""
     torch.manual_seed(0)
@@ -106,7 +106,7 @@ def test_rounding_is_told_from_a_wrong_derivative() -> None:
     assert measure(net, data, "lambda_max", dtype=torch.float64)["lambda_max"].value
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_directions_along_which_there_is_no_curvature(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was called not symmetric was rounding of two products that are next to 0 by chance."""
     both = [torch.ones(2, 3), torch.tensor([[1.0, -1, 1], [1, 1, -1]])]
@@ -118,7 +118,7 @@ def test_directions_along_which_there_is_no_curvature(monkeypatch: pytest.Monkey
     assert found["lambda_max"].value
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_products_that_float32_rounds_are_noted() -> None:
     """A badly conditioned PNASNet had a Tr(G) 5 % off, with an interval of next to no width and no word."""
     torch.manual_seed(0)
@@ -128,7 +128,7 @@ def test_products_that_float32_rounds_are_noted() -> None:
     assert not any("rounded" in note for note in measure(net, data, "grad_norm", dtype=torch.float64).notes)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_rounding_is_told_from_rows_that_see_others() -> None:
     """A thin Inception in float32 was said to take something from the other rows."""
     torch.manual_seed(0)

@@ -58,7 +58,7 @@ def found(model: nn.Module, inputs: Any = None) -> float:
     return value
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -74,7 +74,7 @@ def test_measure_takes_what_the_command_takes(wrap: Callable[[nn.Module], nn.Mod
     assert found(wrap(mlp())) == pytest.approx(top(mlp()), rel=1e-3)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("kind", ["registered twice", "complex view"])
 def test_layers_that_run_twice_and_complex_views(kind: str) -> None:
     """`functional_call` leaves other weights in a layer that is registered twice; a view as complex numbers must start
@@ -99,13 +99,13 @@ def test_layers_that_run_twice_and_complex_views(kind: str) -> None:
     assert difference < 1e-3
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_measure_takes_one_logit_for_the_log_odds() -> None:
     one = mlp(out=1)
     assert found(one) == pytest.approx(top(Net(lambda m, x: F.pad(m.net(x), (1, 0)), net=one)), rel=1e-3)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_inputs_by_name_from_memory() -> None:
     torch.manual_seed(0)
     head = Net(lambda m, ids, mask: m.last((m.table(ids) * mask[..., None]).mean(1).tanh()),
@@ -127,7 +127,7 @@ def test_inputs_by_name_from_memory() -> None:
     assert "input_ids" in caught.value.fix
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_layer_that_begins_with_a_parameter_of_its_own_looks_up_too() -> None:
     torch.manual_seed(0)
     net = Net(lambda m, x: m.scale * m.last(m.table(x).mean(1)), table=nn.Embedding(9, 3), last=nn.Linear(3, K))
@@ -138,7 +138,7 @@ def test_a_layer_that_begins_with_a_parameter_of_its_own_looks_up_too() -> None:
     calibcli.train(net, (words.repeat(10, 1), labels.repeat(10)), loss="ce", epochs=1, device="cpu")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_graph_convolution_over_a_sparse_matrix() -> None:
     """It was refused: what the graph holds of a sparse matrix cannot be asked for its storage."""
     torch.manual_seed(0)
@@ -155,14 +155,14 @@ def test_a_graph_convolution_over_a_sparse_matrix() -> None:
     assert found[0].facts["self_test"]["difference"] < 1e-3
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_functions_without_a_second_derivative_are_written_out() -> None:
     true = top(mlp(Net(lambda m, x: (x / 6 + 0.5).clamp(0, 1))))
     for act in (nn.Hardsigmoid(), Net(lambda m, x: F.hardsigmoid(x))):
         assert found(mlp(act)) == pytest.approx(true, rel=1e-3)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_weight_norm_is_symmetric() -> None:
     normed = mlp(nn.Tanh(), parametrizations.weight_norm(nn.Linear(5, 5)), nn.Tanh())
     with torch.no_grad():
@@ -178,7 +178,7 @@ def test_weight_norm_is_symmetric() -> None:
     assert found(normed) == pytest.approx(top(same), rel=1e-3)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_rows_for_padding_are_held() -> None:
     """Their gradient is none by PyTorch's definition, so that differences along them would disagree."""
     torch.manual_seed(0)
@@ -189,7 +189,7 @@ def test_rows_for_padding_are_held() -> None:
     assert found(model, tokens) > 0
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_sparse_gradients_are_made_dense() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(4, 3, sparse=True), nn.Flatten(), nn.Tanh(), nn.Linear(9, K)).double()
@@ -200,7 +200,7 @@ def test_sparse_gradients_are_made_dense() -> None:
     assert value == found(model, tokens)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_parameters_without_axes_and_without_elements() -> None:
     """A learnt temperature, and what is left of a part that is switched off."""
     torch.manual_seed(0)
@@ -227,7 +227,7 @@ class Experts(nn.Module):
         return out
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_layers_that_see_no_row() -> None:
     torch.manual_seed(0)
     model, (x, y) = Experts().double(), rows()
@@ -237,7 +237,7 @@ def test_layers_that_see_no_row() -> None:
     assert [e.value for e in result.estimates] == pytest.approx(true, rel=1e-3)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_layer_without_outputs() -> None:
     """As the last cluster of an adaptive softmax over few features has."""
     torch.manual_seed(0)
@@ -249,7 +249,7 @@ def test_a_layer_without_outputs() -> None:
     assert whole["trace"].value == pytest.approx(measure(net, data, "trace:exact", params="last.*")["trace"].value)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_complex_buffers_stay_complex() -> None:
     turn = torch.polar(torch.ones(K), torch.tensor([0.1, 0.7, 1.3]))
     model = Net(lambda m, x: (m.net(x) * m.turn).real, net=mlp(), turn=turn)
@@ -257,7 +257,7 @@ def test_complex_buffers_stay_complex() -> None:
     assert found(model) == pytest.approx(true, rel=1e-3)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     ("model", "problem", "fix"),
     [

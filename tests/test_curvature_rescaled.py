@@ -212,7 +212,7 @@ def test_freedom_of_light_tails_and_of_equal_terms() -> None:
     assert freedom(torch.tensor([1.0])) >= 1
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("asked", ["trace after:exact", "lambda_max after:tol=1e-10"])
 def test_rows_that_are_all_equal_move_a_number_through_the_temperature_alone(asked: str) -> None:
     """Against a jackknife, which leaves out a right row or a wrong one; of a single row there is no error."""
@@ -230,7 +230,7 @@ def test_rows_that_are_all_equal_move_a_number_through_the_temperature_alone(ask
     assert error(rows[-1:])[1] == 0
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_larger_error_never_brings_the_upper_end_of_an_interval_nearer() -> None:
     ends = [interval(1.0, half, True)[1] for half in np.linspace(0, 20, 200)]
     assert ends == sorted(ends)

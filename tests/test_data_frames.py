@@ -245,7 +245,7 @@ def test_a_plain_frame_is_its_array(name: str, library: str, tmp_path: Path) -> 
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.finding
+@pytest.mark.regression
 @with_index
 @pytest.mark.parametrize("name", [*LABELLED, "curvature", "hessian", "train", "logits"])
 def test_an_index_in_another_order_is_refused(name: str, library: str, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_an_index_in_another_order_is_refused(name: str, library: str, tmp_path:
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.finding
+@pytest.mark.regression
 @with_index
 @pytest.mark.parametrize("name", LABELLED)
 def test_further_columns_in_another_order_are_refused(name: str, library: str, tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_indices_that_pair_nothing_are_left_alone() -> None:
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.finding
+@pytest.mark.regression
 @every_library
 @pytest.mark.parametrize("name", OF_CLASSES)
 def test_columns_in_another_order_give_the_same_numbers_or_are_refused(name: str, library: str, tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def _alike(a: Any, b: Any) -> bool:
     )
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @every_library
 def test_a_map_keeps_and_checks_the_names_of_its_columns(library: str, tmp_path: Path) -> None:
     frame, column = makers(library)
@@ -360,7 +360,7 @@ def test_a_map_keeps_and_checks_the_names_of_its_columns(library: str, tmp_path:
         unnamed.predict_proba(frame(Z[:, ::-1], [2, 1, 0]))
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @every_library
 def test_a_calibrator_takes_columns_in_the_order_of_its_classes(library: str) -> None:
     frame, _ = makers(library)
@@ -395,7 +395,7 @@ VALUES = [[0, 1], ["no", "yes"], [False, True], ["cat", "dog"], [3, 5], [1, 2]]
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.finding
+@pytest.mark.regression
 @every_library
 @pytest.mark.parametrize("head", HEADS, ids=",".join)
 def test_a_frame_is_read_as_its_csv_or_refused(head: list[str], library: str, tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_what_names_leave_open_is_refused() -> None:
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("name", LABELLED)
 def test_labels_before_scores_are_said_to_be_swapped(name: str, tmp_path: Path) -> None:
     scores, labels = arrays(name)
@@ -521,7 +521,7 @@ def draw(rng: np.random.Generator) -> tuple[Any, Any, dict[str, Any]]:
     return scores, held[choice], how
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_of_200_honest_pairs_none_is_said_to_be_swapped_and_of_200_swapped_ones_all() -> None:
     rng, said = np.random.default_rng(5), [0, 0]
     for _ in range(200):

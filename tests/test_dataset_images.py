@@ -88,7 +88,7 @@ HF: list[tuple[dict[str, Any], Any, Any, int, float]] = [
 ]
 
 
-@pytest.mark.finding("1.8")
+@pytest.mark.regression("1.8")
 @pytest.mark.parametrize(("about", "size", "crop", "resample", "scale"), HF)
 @pytest.mark.parametrize("nested", [False, True])
 def test_image_processors(about: Any, size: Any, crop: Any, resample: int, scale: float, nested: bool) -> None:
@@ -108,7 +108,7 @@ def test_image_processors(about: Any, size: Any, crop: Any, resample: int, scale
     assert "resized to" in note
 
 
-@pytest.mark.finding("1.8")
+@pytest.mark.regression("1.8")
 def test_no_normalisation_and_no_resizing_where_it_says_so() -> None:
     made = pictures(sizes=[(20, 20)])
     folder_of({"do_resize": False, "size": 224, "do_normalize": False, "image_mean": MEAN, "image_std": STD})
@@ -127,7 +127,7 @@ class Means(nn.Module):
         return x.mean((2, 3)) + self.weight
 
 
-@pytest.mark.finding("1.8")
+@pytest.mark.regression("1.8")
 def test_a_hugging_face_folder_is_run_as_it_says(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     made = pictures()
     folder_of({**HF[2][0], **NORMAL})
@@ -160,7 +160,7 @@ def test_a_hugging_face_folder_is_run_as_it_says(monkeypatch: pytest.MonkeyPatch
     assert "--size 224" in capsys.readouterr().err
 
 
-@pytest.mark.finding("1.8")
+@pytest.mark.regression("1.8")
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW", "grey"])
 def test_arrays_of_bytes_are_prepared_too(layout: str) -> None:
     images = RNG.integers(0, 256, (4, 20, 24, 3)).astype(np.uint8)
@@ -182,7 +182,7 @@ def test_arrays_of_bytes_are_prepared_too(layout: str) -> None:
         dataset.load("f.npz", size="16")
 
 
-@pytest.mark.finding("1.8")
+@pytest.mark.regression("1.8")
 @pytest.mark.parametrize("key", ["do_flip_channel_order", "include_top", "rescale_offset"])
 def test_what_is_not_done_is_refused(key: str) -> None:
     pictures()
@@ -191,7 +191,7 @@ def test_what_is_not_done_is_refused(key: str) -> None:
         dataset.load("d", preprocess=processor.of_folder(Path("m")))
 
 
-@pytest.mark.finding("1.8")
+@pytest.mark.regression("1.8")
 @pytest.mark.parametrize(
     "change",
     [{"size": "large"}, {"size": {"longest_edge": 3}}, {"image_mean": "x"}, {"size": -1}, {"size": 1e9},
@@ -217,7 +217,7 @@ def test_hostile_processors(change: dict[str, Any]) -> None:
 TIMM = {"input_size": [3, 32, 32], "mean": MEAN, "std": STD, "crop_pct": 0.8, "interpolation": "bicubic"}
 
 
-@pytest.mark.finding("1.8")
+@pytest.mark.regression("1.8")
 @pytest.mark.parametrize(("mode", "size"), [("center", 40), ("squash", (40, 40)), (None, 40)])
 @pytest.mark.parametrize("old", [False, True])
 def test_timm_folders(mode: Any, size: Any, old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_timm_folders(mode: Any, size: Any, old: bool, monkeypatch: pytest.Monke
     assert any("config.json" in note and "resized to 40" in note for note in data.notes)
 
 
-@pytest.mark.finding("1.8")
+@pytest.mark.regression("1.8")
 def test_timm_crop_modes_that_are_not_done() -> None:
     pictures()
     folder_of({"architecture": "x", "pretrained_cfg": {**TIMM, "crop_mode": "border"}}, "config.json")
@@ -262,14 +262,14 @@ def test_timm_crop_modes_that_are_not_done() -> None:
         dataset.load("d", preprocess=processor.of_folder(Path("m")))
 
 
-@pytest.mark.finding("1.8")
+@pytest.mark.regression("1.8")
 @pytest.mark.parametrize("text", ["0", "-3", "224,224", "1_0", "3/0", "x", "", "99999", "2 24", "٣"])
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match="--size"):
         size_option(text)
 
 
-@pytest.mark.finding("1.8")
+@pytest.mark.regression("1.8")
 def test_sizes_come_back_from_metadata() -> None:
     pictures()
     data = dataset.load("d", size="24/20", mean="0.5", std="0.5")
@@ -281,7 +281,7 @@ def test_sizes_come_back_from_metadata() -> None:
     assert factory.parse(text, "it")["preprocess"]["crop"] == [20, 20]
 
 
-@pytest.mark.finding("1.11")
+@pytest.mark.regression("1.11")
 def test_images_in_class_images_are_looked_through() -> None:
     pictures("train", "ab", "images", [(8, 8), (8, 8)])
     for name in "ab":
@@ -293,7 +293,7 @@ def test_images_in_class_images_are_looked_through() -> None:
     assert data.ids[0] == "a/images/0.png"
 
 
-@pytest.mark.finding("1.11")
+@pytest.mark.regression("1.11")
 def test_tiny_imagenet() -> None:
     pictures("t/train", "ab", "images", [(8, 8)])
     pictures("t", ["val", "test"], "images", [(8, 8)])
@@ -310,7 +310,7 @@ def test_tiny_imagenet() -> None:
     assert caught.value.fix == "choose a split: t#train"
 
 
-@pytest.mark.finding("1.11")
+@pytest.mark.regression("1.11")
 def test_a_single_class_is_refused(capsys: Any) -> None:
     pictures("d", "a", "", [(8, 8), (8, 8)])
     Path("d/b").mkdir()

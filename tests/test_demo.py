@@ -92,7 +92,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "mine").read_text() == "x"
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_demo_writes_over_nothing_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,7 +46,7 @@ KINDS = {
 }
 
 
-@pytest.mark.finding("device 7")
+@pytest.mark.regression("device 7")
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors_as_an_evaluation_loop_has_them(kind: str) -> None:
     z, y = KINDS[kind]
@@ -87,7 +87,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.finding("device 5")
+@pytest.mark.regression("device 5")
 def test_processes_take_a_device_each(machine: pytest.MonkeyPatch) -> None:
     assert str(device.pick("auto")) == str(device.pick("cuda")) == "cuda:1"
     assert str(device.pick("cpu")) == "cpu"
@@ -102,7 +102,7 @@ def test_processes_take_a_device_each(machine: pytest.MonkeyPatch) -> None:
     assert str(device.pick("cuda:0")) == "cuda:0"
 
 
-@pytest.mark.finding("device 5")
+@pytest.mark.regression("device 5")
 def test_a_process_works_on_its_device(machine: pytest.MonkeyPatch) -> None:
     """nccl's collectives of objects take the current device: that of rank 0 in every process, unless it is set."""
     done: list[Any] = []

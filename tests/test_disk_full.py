@@ -90,7 +90,7 @@ def written(argv: list[str], most: int | None = None) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("4 ulimit -f")
+@pytest.mark.regression("4 ulimit -f")
 @pytest.mark.parametrize("name", WRITERS)
 def test_files_may_not_grow(name: str, work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = written(WRITERS[name](work, tmp_path), 100)
@@ -125,7 +125,7 @@ def small(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.finding("4 disk full")
+@pytest.mark.regression("4 disk full")
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_disk_that_is_full(name: str, work: Path, small: Callable[[int], Path], capsys: Any) -> None:
     out = small(16)
@@ -138,7 +138,7 @@ def test_a_disk_that_is_full(name: str, work: Path, small: Callable[[int], Path]
     assert [p for p, size in ((p, len(b)) for p, b in everything(out).items()) if size] == ["filled"]
 
 
-@pytest.mark.finding("4 disk full")
+@pytest.mark.regression("4 disk full")
 def test_a_disk_that_fills_during_a_run_keeps_the_state(work: Path, small: Callable[[int], Path], capsys: Any) -> None:
     """The state fits once, not twice: what was saved stays whole, is named, and is gone on from."""
     out = small(300)
@@ -152,7 +152,7 @@ def test_a_disk_that_fills_during_a_run_keeps_the_state(work: Path, small: Calla
     assert (moved / "model.safetensors").read_bytes() == (work / "whole" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.finding("4 disk full")
+@pytest.mark.regression("4 disk full")
 def test_a_file_that_finds_no_room_does_not_hide_the_result(tmp_path: Path) -> None:
     paths = [tmp_path / "r.json", tmp_path / "r.csv"]
     argv = ["metrics", TEST, "-m", "accuracy", "--json", *(a for p in paths for a in ("-o", str(p)))]
@@ -163,7 +163,7 @@ def test_a_file_that_finds_no_room_does_not_hide_the_result(tmp_path: Path) -> N
     assert paths[1].read_text().startswith("name,scope,value")
 
 
-@pytest.mark.finding("4 disk full")
+@pytest.mark.regression("4 disk full")
 @pytest.mark.parametrize("number", sorted(files.NO_ROOM))
 def test_what_stood_there_stays(number: int, tmp_path: Path) -> None:
     path = tmp_path / "f.json"
@@ -181,7 +181,7 @@ def test_what_stood_there_stays(number: int, tmp_path: Path) -> None:
         raise OSError(errno.ECONNRESET, "unrelated")
 
 
-@pytest.mark.finding("4 disk full")
+@pytest.mark.regression("4 disk full")
 def test_lines_are_whole(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"a": 1}\n{"b')  # a process was killed while it wrote
@@ -198,7 +198,7 @@ def test_lines_are_whole(tmp_path: Path) -> None:
     assert path.read_bytes() == b'{"a": 1}\nsecond\nfourth\n'
 
 
-@pytest.mark.finding("4 --save onto a folder")
+@pytest.mark.regression("4 --save onto a folder")
 @pytest.mark.parametrize("name", [n for n in WRITERS if "--save" in n and "fit" not in n])
 def test_a_folder_in_the_place_of_a_file(name: str, work: Path, tmp_path: Path, capsys: Any) -> None:
     argv = WRITERS[name](work, tmp_path)

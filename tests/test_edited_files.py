@@ -69,8 +69,8 @@ RULES = ["--max", "ece=0.02", "--min", "accuracy=0.8"]
 
 
 @pytest.mark.slow
-@pytest.mark.finding("3.5")
-@pytest.mark.finding("4 result-json")
+@pytest.mark.regression("3.5")
+@pytest.mark.regression("4 result-json")
 def test_edited_results(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (made / "r.json").read_text()
     for seed in SEEDS:
@@ -93,7 +93,7 @@ def judged_edited(data: Any, path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.finding("4 baseline-n")
+@pytest.mark.regression("4 baseline-n")
 def test_edited_baselines(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (made / "r.json").read_text()
     for seed in SEEDS:
@@ -138,7 +138,7 @@ def calibrators(tmp_path_factory: pytest.TempPathFactory) -> Path:
 METHODS = ("temperature", "focal-temperature", "vector", "histogram", "beta")
 
 
-@pytest.mark.finding("4 calibrator-metadata")
+@pytest.mark.regression("4 calibrator-metadata")
 @pytest.mark.parametrize("method", METHODS)
 def test_edited_calibrators(calibrators: Path, method: str, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in SEEDS[METHODS.index(method) :: len(METHODS)]:
@@ -175,7 +175,7 @@ def calibrator_edited(calibrators: Path, method: str, rng: random.Random, capsys
         assert np.isfinite(p).all()
 
 
-@pytest.mark.finding("4 calibrator-metadata")
+@pytest.mark.regression("4 calibrator-metadata")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -205,7 +205,7 @@ def test_a_calibrator_says_what_is_wrong(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.finding("3.5")
+@pytest.mark.regression("3.5")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -239,7 +239,7 @@ def test_a_result_says_what_is_wrong(
     assert str(path) in err
 
 
-@pytest.mark.finding("4 nested-brackets")
+@pytest.mark.regression("4 nested-brackets")
 @pytest.mark.parametrize("text", ["[" * 5000, '{"command": "check", "schema": 1, "facts": ' + "[" * 5000, "nul", '"x"'])
 def test_what_is_no_result(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "r.json"

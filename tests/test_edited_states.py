@@ -50,7 +50,7 @@ def drop(name: str) -> Callable[[dict[str, Any]], None]:
     return lambda content: content.pop(name)
 
 
-@pytest.mark.finding("4 state-content")
+@pytest.mark.regression("4 state-content")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -98,7 +98,7 @@ def test_a_state_says_what_is_wrong(
     assert "state.pt" in err
 
 
-@pytest.mark.finding("4 state-content")
+@pytest.mark.regression("4 state-content")
 def test_a_whole_state_goes_on(run: tuple[list[str], dict[str, Any]]) -> None:
     argv, content = run
     torch.save(content, Path(argv[argv.index("--save") + 1]) / "state.pt")
@@ -109,7 +109,7 @@ ODD: list[Any] = [None, True, 0, -1, 1, 2, 10**9, 10**30, 0.5, -1e300, "", "x", 
 
 
 @pytest.mark.slow
-@pytest.mark.finding("4 state-content")
+@pytest.mark.regression("4 state-content")
 def test_edited_states(tmp_path: Path) -> None:
     """A state with one to three values replaced or dropped: refused, or the run goes on to a whole log."""
     done = trainer(tmp_path)

@@ -547,7 +547,7 @@ def said(questions: list[Question], before: str, after: str, again: str = "") ->
     return rows
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("again", ["same", "A"])
 def test_the_token_that_is_the_answer_is_asked_for_where_two_differ(tmp_path: Path, again: str) -> None:
     """`B. Note that A is a common distractor` and `B. So the answer is B`."""
@@ -620,7 +620,7 @@ def test_a_small_letter_is_an_answer_only_alone(tmp_path: Path) -> None:
         calibcli.read(save(tmp_path / "b.jsonl", spoken), choices="A,B,C,D")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("form", ["inspect", "batch", "confidence"])
 def test_a_gate_does_not_pass_over_samples_without_an_answer(tmp_path: Path, form: str) -> None:
     asked = written.questions(300, ragged=False)
@@ -653,7 +653,7 @@ def test_a_gate_does_not_pass_over_samples_without_an_answer(tmp_path: Path, for
     assert calibcli.check(config=tmp_path / "calib.toml", **how).checks[0].outcome == "pass"
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_choices_of_lm_eval_that_begin_with_a_blank_of_their_own(tmp_path: Path) -> None:
     """Then their lengths count it, in characters and in bytes, as both verdicts show."""
     asked = [Question(q.scores, [f" {text}" for text in q.texts], q.right) for q in written.questions(200)]

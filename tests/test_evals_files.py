@@ -353,7 +353,7 @@ TABLES = {"table.json": (), "commands.json": ("command", "schema")}
 """Evaluations that other programs write as .json, and their further columns: keys that a result of calib has."""
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("name", TABLES)
 def test_a_json_file_is_judged_by_what_it_holds(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Evaluations go to `check`, `compare` and `--baseline` as they go to `metrics`, and results of any name too."""

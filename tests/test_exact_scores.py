@@ -94,7 +94,7 @@ def same(one: Estimate, other: Estimate, rel: float = 1e-9) -> None:
     assert a is None or a == pytest.approx(b, rel=rel, abs=1e-12), one.name
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(("spec", "oracle", "rtol"), CASES, ids=[case[0] for case in CASES])
 @pytest.mark.parametrize(("model", "data"), POOLS, ids=["-".join(pool) for pool in POOLS])
 @pytest.mark.one_in(33)
@@ -117,7 +117,7 @@ def test_every_metric_of_exact_scores_is_its_oracle(
             same(counted, measured(np.repeat(scores, times, axis=0), np.repeat(labels, times), spec)[spec], 1e-6)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(("model", "data"), POOLS, ids=["-".join(pool) for pool in POOLS])
 @pytest.mark.one_in(6)
 def test_a_file_of_exact_scores_is_one_file(bench: ModuleType, model: str, data: str) -> None:
@@ -145,7 +145,7 @@ def test_a_file_of_exact_scores_is_one_file(bench: ModuleType, model: str, data:
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(("model", "data"), POOLS, ids=["-".join(pool) for pool in POOLS])
 @pytest.mark.parametrize("event", [1, 0])
 def test_parts_of_a_score_add_up_where_scores_are_exact(bench: ModuleType, model: str, data: str, event: int) -> None:
@@ -197,7 +197,7 @@ def _logs(p: np.ndarray) -> np.ndarray:
         return np.asarray(np.log(p))
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_equal_scores_of_three_classes_are_one_tie_each(bench: ModuleType) -> None:
     """Votes of 5 neighbours of three classes, with 0 and 1: each class is a file of two classes of its own."""
     rng = np.random.default_rng(3)
@@ -216,7 +216,7 @@ def test_equal_scores_of_three_classes_are_one_tie_each(bench: ModuleType) -> No
             assert seen[name] == pytest.approx(wanted, abs=1e-12)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_probability_of_0_with_events_is_miscalibrated() -> None:
     """A third of the rows at exactly 0 with 14 % events: the gate that PASSed on `corp_mcb` does so no more."""
     rng = np.random.default_rng(0)

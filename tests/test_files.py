@@ -141,7 +141,7 @@ PIPES = {
 }
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
 @pytest.mark.parametrize("case", PIPES)
 def test_a_pipe_is_refused_where_a_file_is_read_twice(
@@ -158,7 +158,7 @@ def test_a_pipe_is_refused_where_a_file_is_read_twice(
     assert f"fix: write it to a file first: cat {pipe} > FILE" in said
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
 def test_scores_from_a_pipe_are_waited_for_aloud(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -72,7 +72,7 @@ def test_what_is_no_rule(text: str) -> None:
     assert parsed(text) == []
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_every_comparison_with_a_number() -> None:
     age = {"age": np.array(["20", "30", "NA", "40"])}
     for text, held in {
@@ -86,7 +86,7 @@ def test_every_comparison_with_a_number() -> None:
         np.testing.assert_array_equal(rows_of(parsed(text), age), np.array(held, bool), text)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("empty", ["", "NA", "nan", "None", "null", "n/a", "<NA>", "?", "several"])
 def test_rows_without_a_number_are_a_slice_and_no_rule_leaves_them_out_in_silence(
     empty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -116,7 +116,7 @@ def test_rows_without_a_number_are_a_slice_and_no_rule_leaves_them_out_in_silenc
         assert (code == 1) == (len(by) == 3)  # those without a value fail
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_what_is_no_condition_says_which_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "f.npz", probs=np.full((300, 2), 0.5), labels=np.arange(300) % 2, age=np.arange(300.0))
     for by in ("age!=60", "age<>60", "age=>60"):
@@ -124,7 +124,7 @@ def test_what_is_no_condition_says_which_there_are(tmp_path: Path, capsys: pytes
         assert "COLUMN<=NUMBER, <, >=, >" in capsys.readouterr().out, by
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_few_numbers_and_none_are_categories(bench: Any) -> None:
     """Every spelling of no value is the same category; of floats every NaN is."""
     searched = np.ones(900, bool)
@@ -165,7 +165,7 @@ def test_the_gate_judges_rules(tmp_path: Path) -> None:
 # search
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_what_a_rule_adds_does_not_depend_on_the_scale_of_weights() -> None:
     """All rows are off by a little, those of one rule by more, and most of another rule's rows are the same ones."""
     rng = np.random.default_rng(0)
@@ -182,7 +182,7 @@ def test_what_a_rule_adds_does_not_depend_on_the_scale_of_weights() -> None:
     assert len({*added}) == 1
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("what", ["gap", "error"])
 def test_the_mean_of_a_rule_is_divided_by_its_weights(what: Any) -> None:
     """Rules are shortened and left out by these means: those of heavy rows were too large when errors were searched."""
@@ -506,7 +506,7 @@ def test_columns_of_a_file_and_rules_for_the_gate(tmp_path: Path, capsys: pytest
     assert "no column to search" in capsys.readouterr().err
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_columns_of_classes_are_not_searched_where_a_part_has_labels_of_one(tmp_path: Path) -> None:
     for part, labels in (("a", ["cat"] * 40), ("b", ["cat", "dog"] * 20)):
         rows = "".join(f"{0.5 + i / 100},{0.5 - i / 100},s{i % 2},{label}\n" for i, label in enumerate(labels))

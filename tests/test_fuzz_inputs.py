@@ -62,8 +62,8 @@ def program(code: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("5 ru_maxrss")
-@pytest.mark.finding("4 Python warnings on stderr")
+@pytest.mark.regression("5 ru_maxrss")
+@pytest.mark.regression("4 Python warnings on stderr")
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [
@@ -95,7 +95,7 @@ def test_damaged_files_of_other_packages(here: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("5 ru_maxrss")
+@pytest.mark.regression("5 ru_maxrss")
 def test_memory_is_seen(here: Path) -> None:
     """The measurement itself: a file that takes 300 MB shows."""
     code = (

@@ -258,7 +258,7 @@ def test_sharp_coverage_where_it_is_hardest(times: float) -> None:
     assert max(above, below) <= 0.05 * runs + 3 * (0.05 * 0.95 * runs) ** 0.5
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("method", ["sharp", "score"])
 @pytest.mark.parametrize("groups", [None, np.arange(400) // 4])
 def test_bounds_at_a_level_of_one_half(method: Any, groups: Any) -> None:
@@ -268,7 +268,7 @@ def test_bounds_at_a_level_of_one_half(method: Any, groups: Any) -> None:
     assert half.value <= half.upper <= half.value + 0.01
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("events", [1.0, 40.0], ids=["no bin has enough rows", "every bin has"])
 def test_the_largest_passing_ece_is_the_one_whose_upper_bound_is_the_limit(events: float) -> None:
     """Where no bin had enough rows, an ECE of 0 passed any limit, and a plan asked for 10 rows instead of 300."""
@@ -295,7 +295,7 @@ def test_chance_level_of_rows_in_groups_is_that_of_the_groups() -> None:
     assert calibcli.measure(logits[many], labels[many], "adaece", group=many)["adaece"].null is None
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_gate_is_not_run_where_few_rows_carry_the_weights() -> None:
     """Weights without variance: whatever the metric, no rule is judged, and `metrics` and `compare` say why."""
     rng = np.random.default_rng(2)
@@ -342,7 +342,7 @@ def test_honest_weights_are_judged(kind: str, n: int) -> None:
     assert {one.outcome for one in judged.checks} == {"pass"}
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_weights_without_variance_pass_falsely_no_more_than_others() -> None:
     """A share of errors that rises with the weight, Pareto weights of index 1.2: 15 % without the rule."""
     rng = np.random.default_rng(4)

@@ -94,7 +94,7 @@ def test_three_models_and_a_figure(capsys: Any) -> None:
     assert Path("d.svg").stat().st_size > 5000
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_differences_are_drawn_in_their_units(capsys: Any) -> None:
     """A panel for each unit has value and bounds as they are, with 0 marked, in the colour of the verdict."""
     saved()
@@ -119,7 +119,7 @@ def test_differences_are_drawn_in_their_units(capsys: Any) -> None:
     assert len(widths) == 3  # no two intervals are equally wide
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_rules_are_drawn_in_their_units_with_their_limits(capsys: Any) -> None:
     """Rules share an axis only with the same metric and limit; a rule about a distance from 0 has two limits."""
     saved()

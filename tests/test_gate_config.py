@@ -163,7 +163,7 @@ def test_command_line_rules() -> None:
         assert "pass a number from" in caught.value.fix
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -185,7 +185,7 @@ def test_a_section_that_is_no_table_is_an_error_with_its_place(
 
 
 @pytest.mark.slow
-@pytest.mark.finding
+@pytest.mark.regression
 def test_ten_thousand_rules_are_refused_before_any_is_judged(tmp_path: Path) -> None:
     rules = tmp_path / "calib.toml"
     rules.write_text('[data]\neval = "t.npz"\n' + '[[gate]]\nmetric = "ece"\nlimit = 0.1\n' * 10_000)

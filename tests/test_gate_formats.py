@@ -294,7 +294,7 @@ def test_every_format_states_the_verdict_of_a_run_or_none() -> None:
     assert not {*STATING} & BY_RULE
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("excused", EXITS)
 @pytest.mark.parametrize("fatal", EXITS)
 def test_the_verdict_that_decides_the_exit_code_comes_first(fatal: Outcome, excused: Outcome) -> None:

@@ -55,7 +55,7 @@ def two_classes(path: str) -> None:
         np.savez("two.npz", logits=file["logits"][:, :2], labels=file["labels"] % 2)
 
 
-@pytest.mark.finding("3.1")
+@pytest.mark.regression("3.1")
 def test_a_comparison_is_not_judged_as_the_metric(capsys: pytest.CaptureFixture[str]) -> None:
     bad, good = scores("bad.npz", factor=4.0), scores("good.npz")
     assert main(["compare", bad, good, "-o", "c.json", "-q"]) == 0
@@ -66,7 +66,7 @@ def test_a_comparison_is_not_judged_as_the_metric(capsys: pytest.CaptureFixture[
     assert "not the metric itself" in capsys.readouterr().out
 
 
-@pytest.mark.finding("3.1")
+@pytest.mark.regression("3.1")
 @pytest.mark.parametrize("scope", ["minus baseline", "b - a", "anything"])
 def test_a_lone_difference_is_not_judged_as_the_metric(scope: str, capsys: pytest.CaptureFixture[str]) -> None:
     written("r.json", ece(name="nll", value=-0.1, low=-0.2, high=0.0, scope=scope))
@@ -74,7 +74,7 @@ def test_a_lone_difference_is_not_judged_as_the_metric(scope: str, capsys: pytes
         assert main(["check", "r.json", "--max", "nll=0.9", *more, "-q"]) == Exit.NOT_RUN
 
 
-@pytest.mark.finding("3.1")
+@pytest.mark.regression("3.1")
 def test_before_and_after_are_judged_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     written("r.json", ece(scope="before", value=0.2, low=0.1, high=0.3), ece(scope="after"))
     assert main(["check", "r.json", "--max", "ece=0.05", "--scope", "after", "-q"]) == 0
@@ -91,7 +91,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return found.err
 
 
-@pytest.mark.finding("3.3")
+@pytest.mark.regression("3.3")
 @pytest.mark.parametrize("command", [["check", "t.npz"], ["plan"], ["check", "r.json"]])
 @pytest.mark.parametrize(
     ("rule", "fix"),
@@ -116,7 +116,7 @@ def test_a_limit_that_cannot_fail_is_refused(
     assert fix in refused(capsys, *command, *rule)
 
 
-@pytest.mark.finding("3.3")
+@pytest.mark.regression("3.3")
 def test_every_metric_refuses_limits_outside_its_values(capsys: pytest.CaptureFixture[str]) -> None:
     two_classes(scores("t.npz", 300))
     for entry in METRICS:
@@ -215,7 +215,7 @@ def test_a_margin_of_nothing_has_no_sign(capsys: pytest.CaptureFixture[str]) -> 
     assert "-0 " not in out
 
 
-@pytest.mark.finding("3.3")
+@pytest.mark.regression("3.3")
 def test_every_value_that_is_measured_lies_in_its_trait() -> None:
     from calibcli import measure
 
@@ -227,7 +227,7 @@ def test_every_value_that_is_measured_lies_in_its_trait() -> None:
             assert found.value is None or found.value in values, found.name
 
 
-@pytest.mark.finding("3.5")
+@pytest.mark.regression("3.5")
 def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("calib.toml").write_text('[[gate]]\nmetric = "ece"\nlimit = 0.05\nvalues = ["C"]\n')
     assert "values without by" in refused(capsys, "check", scores("t.npz", 300))
@@ -237,7 +237,7 @@ def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture
         assert "no effect on a stored result" in refused(capsys, "check", "r.json", "--max", "ece=0.05", *option)
 
 
-@pytest.mark.finding("3.5")
+@pytest.mark.regression("3.5")
 def test_which_end_is_better_comes_from_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
     written("r.json", ece(better="higher"))
     assert "--max ece" in refused(capsys, "check", "r.json", "--min", "ece=0.01")
@@ -247,7 +247,7 @@ def test_which_end_is_better_comes_from_the_registry(capsys: pytest.CaptureFixtu
     assert main(["check", "r.json", "-q"]) == Exit.FAIL
 
 
-@pytest.mark.finding("3.6")
+@pytest.mark.regression("3.6")
 def test_the_example_does_what_its_comments_say(capsys: pytest.CaptureFixture[str]) -> None:
     """First night: no baseline; a site of 66 rows. Second night: with the baseline that the comment writes."""
     shutil.copy(ROOT / "examples/ci/calib.toml", "calib.toml")
@@ -273,7 +273,7 @@ def test_the_example_does_what_its_comments_say(capsys: pytest.CaptureFixture[st
     assert second["brier - baseline <= 0.01"] == "pass"
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(("n", "off"), [(1_000, 1.0), (4_000, 1.5)])
 def test_the_example_passes_its_second_night_with_an_unchanged_model(
     n: int, off: float, capsys: pytest.CaptureFixture[str]
@@ -298,7 +298,7 @@ def test_the_example_passes_its_second_night_with_an_unchanged_model(
     assert second.splitlines()[-1] == "PASS: 5 pass"
 
 
-@pytest.mark.finding("3.6")
+@pytest.mark.regression("3.6")
 @pytest.mark.parametrize(
     ("gate", "code"),
     [
@@ -320,7 +320,7 @@ def test_what_is_not_run_may_warn(gate: str, code: int, capsys: pytest.CaptureFi
     assert main(["check", scores("t.npz", 66), "-q"]) == code
 
 
-@pytest.mark.finding("3.7")
+@pytest.mark.regression("3.7")
 def test_a_light_install_names_what_is_missing() -> None:
     scores("t.npz", 300)
     code = (
@@ -342,7 +342,7 @@ def test_every_page_names_the_action_of_this_major_version() -> None:
     assert set(asked) == {f"v{__version__.partition('.')[0]}"}
 
 
-@pytest.mark.finding("3.7")
+@pytest.mark.regression("3.7")
 def test_the_pipelines_ask_for_the_versions_that_are_needed() -> None:
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     floors = {name: floor for d in needed if (m := re.match(r"([\w-]+)>=([\d.]+)", d)) for name, floor in [m.groups()]}

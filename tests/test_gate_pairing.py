@@ -150,7 +150,7 @@ def named(columns: list[int], rename: dict[str, str] | None = None) -> Predictio
     return Predictions.of(z[:, columns], place[y], ids=np.arange(500), classes=[names[i] for i in columns])
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("with_ids", [True, False])
 def test_rows_pair_by_the_names_of_their_classes(with_ids: bool) -> None:
     """Columns in another order are the same rows; labels that are swapped by name are not, whatever their numbers."""
@@ -170,7 +170,7 @@ def test_rows_pair_by_the_names_of_their_classes(with_ids: bool) -> None:
     assert isinstance(found, Unpaired)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_classes_that_only_one_file_names_or_numbers_from_1_keep_their_place() -> None:
     z, y = rows(3, 500)
     plain = of(z, y, np.arange(500))
@@ -183,7 +183,7 @@ def test_classes_that_only_one_file_names_or_numbers_from_1_keep_their_place() -
     assert isinstance(found, Unpaired)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_rows_that_were_fitted_on_are_found_with_their_columns_in_another_order(tmp_path: Path, capsys: Any) -> None:
     z, y = rows(3, 500)
     for file, order in (("fit.csv", [0, 1, 2]), ("test.csv", [2, 0, 1])):
@@ -205,7 +205,7 @@ def recorded(path: Path, right: Any, at: Any, ids: Any = None) -> str:
     return str(path)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("kind", ["npz", "json"])
 @pytest.mark.parametrize("lacking", ["new", "base"])
 def test_rows_that_one_file_lacks_decide_no_margin(lacking: str, kind: str, tmp_path: Path, capsys: Any) -> None:
@@ -239,7 +239,7 @@ def test_rows_that_one_file_lacks_decide_no_margin(lacking: str, kind: str, tmp_
     assert "alone, which cannot change that" in said
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("metric", ["accuracy", "brier", "nll", "temperature_gain"])
 def test_rows_that_are_missing_are_taken_at_their_worst(metric: str) -> None:
     """The bounds over all rows hold whatever those rows are: the true difference lies between best and worst."""
@@ -266,7 +266,7 @@ def test_rows_that_are_missing_are_taken_at_their_worst(metric: str) -> None:
     assert baseline.unshared(*whole, every, metric, truth, True) is None
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_watch_counts_no_night_whose_baseline_lacks_rows(tmp_path: Path, capsys: Any) -> None:
     right = np.arange(600) % 5 > 0
     base = recorded(tmp_path / "base.npz", right, np.arange(500))
@@ -278,7 +278,7 @@ def test_a_watch_counts_no_night_whose_baseline_lacks_rows(tmp_path: Path, capsy
     assert main(line) == 0
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("seed", range(3))
 def test_kept_rows_never_bring_the_ends_of_a_difference_nearer(seed: int) -> None:
     """The ranges of rows are kept in float16: ends lie no further inside than those of the scores themselves."""

@@ -257,7 +257,7 @@ def test_the_rows_that_decide_a_slice_are_those_of_a_full_search() -> None:
         assert to_decide(population, limit, alpha=0.05, family=1) == pytest.approx(full, rel=0.03)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("first", [0.0, 1.0, 50.0, 1e5])
 @pytest.mark.parametrize("true", [5, 37, 5_000, 3e6, 8e8, 1e12])
 def test_a_chance_that_is_a_step_is_found_in_few_calls(true: float, first: float) -> None:
@@ -274,7 +274,7 @@ def test_a_chance_that_is_a_step_is_found_in_few_calls(true: float, first: float
 
 
 @pytest.mark.slow
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_accuracy_that_is_asked_for_is_the_one_that_is_planned_with_any_seed() -> None:
     """Not that of the rows which were drawn to stand for it: .872 of 20,000 moves the rows from 7,300 to 5,000."""
     for accuracy, limit in ((0.87, 0.86), (0.7, 0.72)):
@@ -324,7 +324,7 @@ def test_every_metric_is_planned_or_refused() -> None:
             plan([Gate(metric=entry.name, limit=limit)], Assumptions())
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("metric", PLANNED)
 @pytest.mark.one_in(2)
 def test_the_power_of_a_plan_is_the_one_that_it_states(metric: str) -> None:

@@ -71,7 +71,7 @@ def load(name: str, factory: str = "mlp") -> checkpoint.Checkpoint:
     return checkpoint.load(name, arch_file=f"habits.py:{factory}")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_what_wrappers_of_layers_leave_in_names(net: Any) -> None:
     """As where single layers were compiled or checkpointed."""
     torch.save(net.mixed().state_dict(), "mixed.pt")
@@ -83,7 +83,7 @@ def test_what_wrappers_of_layers_leave_in_names(net: Any) -> None:
         assert any("_orig_mod" in note for note in found.notes)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_shared_weights_that_are_stored_once(net: Any) -> None:
     """As safetensors.torch.save_model does."""
     from safetensors.torch import save_model
@@ -97,7 +97,7 @@ def test_shared_weights_that_are_stored_once(net: Any) -> None:
         load("other.pt")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_masks_may_be_infinite_and_weights_may_not(net: Any) -> None:
     model = net.Masked()
     torch.save(model.state_dict(), "masked.pt")
@@ -113,7 +113,7 @@ def test_masks_may_be_infinite_and_weights_may_not(net: Any) -> None:
         weights.finite(norm, "norm")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("command", ["logits", "curvature"])
 @pytest.mark.parametrize(
     ("file", "factory", "problem", "fix"),
@@ -141,7 +141,7 @@ def test_refused_by_name(
         assert main([command, *line, "--dtype", "float64"]) == 0
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_quantised_network_has_logits_and_no_curvature(net: Any) -> None:
     model = net.quantised().eval()
     weights.finite(model, "quantised")
@@ -160,7 +160,7 @@ class Turned(nn.Module):
         return (x.to(self.w.dtype) @ self.w).abs() - 1
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_complex_weights_stay_complex_in_another_precision(net: Any) -> None:
     data, model = dataset.load("rows.npz"), Turned().train()
     with torch.no_grad():
@@ -170,7 +170,7 @@ def test_complex_weights_stay_complex_in_another_precision(net: Any) -> None:
         torch.testing.assert_close(found.float(), expected)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_noise_that_was_left_on_is_refused(net: Any) -> None:
     rows = dataset.load("rows.npz")
     with pytest.raises(InputError, match="change from call to call"):

@@ -51,7 +51,7 @@ def tensors(header: dict[str, Any], length: int = 0, data: bytes = b"") -> bytes
     return struct.pack("<Q", len(text)) + text + data
 
 
-@pytest.mark.finding("1.3")
+@pytest.mark.regression("1.3")
 @pytest.mark.parametrize("name", ["a.safetensors", "a.bin", "a"])
 @pytest.mark.parametrize("length", [0x180, 0x280, 0x380, 0x480, 0x580, 0x8080, 0x28080])
 def test_safetensors_whose_header_length_looks_like_a_pickle(name: str, length: int) -> None:
@@ -65,7 +65,7 @@ def test_safetensors_whose_header_length_looks_like_a_pickle(name: str, length: 
     assert found.facts["format"] == "safetensors"
 
 
-@pytest.mark.finding("1.3")
+@pytest.mark.regression("1.3")
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_pickles_are_still_told(protocol: int) -> None:
     for value in ({"logits": Z.tolist()}, [1], "x" * 600):
@@ -79,7 +79,7 @@ def test_pickles_are_still_told(protocol: int) -> None:
     assert not is_pickle(b"\x80\x02\xff\x00")
 
 
-@pytest.mark.finding("4 tensor with 200 dimensions")
+@pytest.mark.regression("4 tensor with 200 dimensions")
 @pytest.mark.parametrize("shape", [[1] * 200, [1] * 33, [2**60, 0], [0, 2**70]])
 def test_shapes_that_no_array_has(shape: list[int], capsys: Any) -> None:
     size = 4 * int(np.prod([float(s) for s in shape]))
@@ -93,7 +93,7 @@ def test_shapes_that_no_array_has(shape: list[int], capsys: Any) -> None:
         assert "dimension" in refused(capsys, "inspect", name)
 
 
-@pytest.mark.finding("4 tensor with 200 dimensions")
+@pytest.mark.regression("4 tensor with 200 dimensions")
 def test_torch_tensors_with_200_dimensions(capsys: Any) -> None:
     torch = pytest.importorskip("torch")
     torch.save({"logits": torch.zeros([1] * 200)}, "a.pt")
@@ -105,7 +105,7 @@ def flipped(data: bytes, inside: bytes, at: int = 104) -> bytes:
     return data[:start] + bytes([data[start] ^ 1]) + data[start + 1 :]
 
 
-@pytest.mark.finding("4 flipped byte")
+@pytest.mark.regression("4 flipped byte")
 @pytest.mark.parametrize("where", ["logits", "labels", "unused"])
 def test_a_flipped_byte_in_a_stored_member_is_found(where: str, capsys: Any) -> None:
     arrays = {"logits": Z, "labels": Y, "unused": np.arange(1000.0) + 3}
@@ -121,7 +121,7 @@ def test_a_flipped_byte_in_a_stored_member_is_found(where: str, capsys: Any) -> 
         dataset.load("b.npz", inputs="logits")
 
 
-@pytest.mark.finding("4 flipped byte")
+@pytest.mark.regression("4 flipped byte")
 @pytest.mark.parametrize("size", [10, 300_000])
 def test_checksums_are_compared_in_pieces_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez("a.npz", **{f"x{i}": np.arange(i * size % 50_000, dtype=np.float32) for i in range(9)})
@@ -148,7 +148,7 @@ def test_checksums_of_many_labels_are_compared_once(monkeypatch: pytest.MonkeyPa
     assert 0 < sum(sizes) < 2 * Path("a.npz").stat().st_size
 
 
-@pytest.mark.finding("4 flipped byte")
+@pytest.mark.regression("4 flipped byte")
 def test_a_flipped_byte_in_a_compressed_member_is_found(capsys: Any) -> None:
     np.savez_compressed("a.npz", logits=Z, labels=Y)
     with zipfile.ZipFile("a.npz") as archive:
@@ -158,7 +158,7 @@ def test_a_flipped_byte_in_a_compressed_member_is_found(capsys: Any) -> None:
     assert "'logits' in a.npz cannot be" in refused(capsys, "metrics", "a.npz")
 
 
-@pytest.mark.finding("4 flipped byte")
+@pytest.mark.regression("4 flipped byte")
 def test_a_flipped_byte_in_a_torch_file_is_found(capsys: Any) -> None:
     torch = pytest.importorskip("torch")
     torch.save({"logits": torch.from_numpy(Z), "labels": torch.from_numpy(Y)}, "a.pt")
@@ -171,7 +171,7 @@ def test_a_flipped_byte_in_a_torch_file_is_found(capsys: Any) -> None:
         checkpoint.load("m.pt", arch="mlp:inputs=100,hidden=,classes=4")
 
 
-@pytest.mark.finding("4 two members of one name")
+@pytest.mark.regression("4 two members of one name")
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_two_members_of_one_name(capsys: Any) -> None:
     first, second = (io.BytesIO() for _ in range(2))
@@ -227,7 +227,7 @@ BOMBS = {
 }
 
 
-@pytest.mark.finding("4 pickle bomb")
+@pytest.mark.regression("4 pickle bomb")
 @pytest.mark.parametrize("kind", BOMBS)
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.one_in(7)
@@ -246,7 +246,7 @@ def test_pickle_bombs_take_no_time(kind: str, legacy: bool, capsys: Any) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.finding("4 pickle bomb")
+@pytest.mark.regression("4 pickle bomb")
 def test_what_a_pickle_would_hold_is_added_up() -> None:
     def names(value: Any, protocol: int = 2) -> set[str]:
         return pickles.names(io.BytesIO(pickle.dumps(value, protocol)), "it")
@@ -283,7 +283,7 @@ def no_finalizers() -> Iterator[None]:
 NESTED = pytest.mark.parametrize("text", ["[" * 5000, '{"a":' * 5000, '{"logits": ' + "[" * 5000])
 
 
-@pytest.mark.finding("4 nested brackets")
+@pytest.mark.regression("4 nested brackets")
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.npz", "a.safetensors", "a.toml", "a.pt", "a"])
 @NESTED
 @pytest.mark.usefixtures("no_finalizers")
@@ -294,7 +294,7 @@ def test_nested_brackets(name: str, text: str, capsys: Any) -> None:
     refused(capsys, "logits", name, "--arch", "mlp:inputs=4", "--data", "d.npz", "--save", "o.npz")
 
 
-@pytest.mark.finding("4 nested brackets")
+@pytest.mark.regression("4 nested brackets")
 @NESTED
 @pytest.mark.usefixtures("no_finalizers")
 def test_nested_brackets_in_options(text: str, capsys: Any) -> None:
@@ -306,7 +306,7 @@ def test_nested_brackets_in_options(text: str, capsys: Any) -> None:
     capsys.readouterr()
 
 
-@pytest.mark.finding("4 nested brackets")
+@pytest.mark.regression("4 nested brackets")
 def test_nested_brackets_in_a_header(capsys: Any) -> None:
     Path("a.safetensors").write_bytes(struct.pack("<Q", 10_001) + b"{" + b"[" * 10_000)
     assert "not JSON" in refused(capsys, "inspect", "a.safetensors")

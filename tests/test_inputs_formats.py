@@ -261,7 +261,7 @@ print("end")
 
 
 @pytest.mark.extra
-@pytest.mark.finding
+@pytest.mark.regression
 def test_no_flipped_bit_of_the_footer_of_a_parquet_file_ends_the_process(tmp_path: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
@@ -398,7 +398,7 @@ def test_json_that_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert refused.value.fix
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("name", ["m.csv", "m.npz", "m.npy", "m.jsonl", "m.parquet", "m.pt", "m.onnx", "m.safetensors"])
 @pytest.mark.parametrize(
     ("text", "fix"),
@@ -414,7 +414,7 @@ def test_what_was_fetched_in_place_of_a_file_is_named(tmp_path: Path, name: str,
     assert fix in str(refused.value.fix)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_json_lines_that_end_within_a_row_are_called_truncated(tmp_path: Path) -> None:
     path = tmp_path / "scores.jsonl"
     path.write_text('{"probs": [0.2, 0.8], "label": 1}\n{"probs": [0.2, 0.')
@@ -423,7 +423,7 @@ def test_json_lines_that_end_within_a_row_are_called_truncated(tmp_path: Path) -
     assert "still being written" in str(refused.value.fix)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [

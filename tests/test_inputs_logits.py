@@ -246,7 +246,7 @@ def test_shards_join_in_order(tmp_path: Path) -> None:
     assert set(p.groups.tolist()) == {0, 1, 2, 3}
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("head", ["prob_{}", "p_{}", "{}", "{} score"])
 def test_parts_with_columns_in_another_order_or_labels_of_one_class_are_one_data_set(head: str, tmp_path: Path) -> None:
     """The numbers went by place to the classes of the first file; and one with rows of one class had no scores."""
@@ -263,7 +263,7 @@ def test_parts_with_columns_in_another_order_or_labels_of_one_class_are_one_data
         recorded_outputs.read(tmp_path / "*.csv")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_every_part_has_a_value_for_each_of_its_rows(tmp_path: Path) -> None:
     """Not one more in one file and one less in the next; and numbers of all files are read to the last digit."""
     part = {"logits": Z[:4], "labels": Y[:4], "w": np.ones(4), "user": 17e11 + np.arange(4)}
@@ -282,7 +282,7 @@ def test_every_part_has_a_value_for_each_of_its_rows(tmp_path: Path) -> None:
     assert p.slices["user"].tolist() == [str(17 * 10**11 + i) for i in range(8)]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_parts_have_ids_as_one_file_has_unless_each_numbers_its_rows_anew(tmp_path: Path) -> None:
     """Two patterns were said to have no ids, or paired by position."""
     for first, second, ids in ((0, 4, list(range(8))), (0, 0, None), (0, 3, None)):

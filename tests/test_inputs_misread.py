@@ -50,7 +50,7 @@ def test_labels_that_are_numbers_are_the_names_that_classes_gives(tmp_path: Path
     assert accuracy(tmp_path / "a.npz") == RIGHT
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_names_and_numbers_among_the_labels(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", P[:2], ["a", "1"], [f"p{i}" for i in range(4)])
     with pytest.raises(calibcli.CalibError, match=r"label '1' \('label'\) is not one of the 4 classes"):
@@ -361,7 +361,7 @@ def test_an_accumulator_reads_every_batch_as_it_read_the_first() -> None:
     assert made.result("nll")["nll"].value == pytest.approx(whole, rel=1e-9)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("way", ["update", "merge", "load", "pickle", "tensor", "one row", "one column"])
 def test_an_accumulator_refuses_probabilities_after_logits(way: str, tmp_path: Path) -> None:
     first = calibcli.Accumulator("nll").update(Z[:200], Y[:200])
@@ -390,7 +390,7 @@ def test_an_accumulator_refuses_probabilities_after_logits(way: str, tmp_path: P
     assert first.result("nll")["nll"].value == pytest.approx(right, rel=1e-6)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("kind", [int, str])
 def test_an_id_counts_once_in_an_accumulator(kind: type) -> None:
     """As where a sampler fills its last batch with rows of the first, or where ranges of workers overlap."""

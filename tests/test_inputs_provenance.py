@@ -92,7 +92,7 @@ READS = {
 }  # fmt: skip
 
 
-@pytest.mark.finding("4 an unreadable file")
+@pytest.mark.regression("4 an unreadable file")
 @pytest.mark.parametrize("kind", READS)
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.one_in(5)
@@ -126,7 +126,7 @@ def test_an_unreadable_file_is_refused_as_a_missing_one(
     assert Path(path).name in err
 
 
-@pytest.mark.finding("4 an unreadable file")
+@pytest.mark.regression("4 an unreadable file")
 @pytest.mark.parametrize("path", ["x" * 5000, "a.npz/x", "/dev/zero", "/dev/null", ".", "nothing/here.npz"])
 def test_odd_paths(path: str, capsys: Any) -> None:
     for command in (["metrics", path], ["metrics", "a.npz", "--labels", path], ["check", "a.npz", "--config", path],
@@ -138,7 +138,7 @@ def test_odd_paths(path: str, capsys: Any) -> None:
     assert "bug" not in capsys.readouterr().err
 
 
-@pytest.mark.finding("3.4")
+@pytest.mark.regression("3.4")
 @pytest.mark.parametrize("swap", ["a.npz", "r.json", "b.npz", "c.toml"])
 def test_provenance_is_what_was_read(swap: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """A file that is replaced while the gate judges: the result names the file that was judged."""
@@ -167,7 +167,7 @@ def test_provenance_is_what_was_read(swap: str, monkeypatch: pytest.MonkeyPatch,
     assert entries[swap] == before[swap] != digest(swap)
 
 
-@pytest.mark.finding("3.4")
+@pytest.mark.regression("3.4")
 def test_provenance_of_every_input(capsys: Any) -> None:
     arguments = ["check", "a.npz", "--max", "ece=0.5", "--baseline", "r.json", "--fitted-on", "b.npz", "--json"]
     main([*arguments])
@@ -180,7 +180,7 @@ def test_provenance_of_every_input(capsys: Any) -> None:
     assert [e["sha256"] for e in found] == [digest("r.json")] * 2
 
 
-@pytest.mark.finding("3.4")
+@pytest.mark.regression("3.4")
 def test_files_read_by_name_must_not_change(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["scale", "b.npz", "--save", "T.safetensors"]) == 0
 
@@ -204,7 +204,7 @@ def test_files_read_by_name_must_not_change(capsys: Any, monkeypatch: pytest.Mon
         pass
 
 
-@pytest.mark.finding("3.4")
+@pytest.mark.regression("3.4")
 def test_a_checkpoint_that_is_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     from calibcli.networks import checkpoint

@@ -194,7 +194,7 @@ def tried(
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     "form", [pytest.param(form, marks=pytest.mark.extra if form in ("parquet", "feather") else ()) for form in FORMATS]
 )
@@ -204,7 +204,7 @@ def test_what_is_written_in_place_is_refused_in_every_format(form: str, capsys: 
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("command", ["scale", "check", "inspect"])
 @pytest.mark.parametrize("form", ["npz", "csv"])
 def test_what_is_written_in_place_is_refused_by_every_command(command: str, form: str, capsys: Any) -> None:
@@ -213,7 +213,7 @@ def test_what_is_written_in_place_is_refused_by_every_command(command: str, form
 
 
 @pytest.mark.slow
-@pytest.mark.finding
+@pytest.mark.regression
 def test_scores_that_are_read_in_several_passes(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(array_names, "HOLD", -1)  # else so few are kept
     for form in ("npz", "safetensors"):
@@ -222,7 +222,7 @@ def test_scores_that_are_read_in_several_passes(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.slow
-@pytest.mark.finding
+@pytest.mark.regression
 def test_every_kind_of_writing(capsys: Any) -> None:
     data, argv = [npz(z, y) for z, y in zip(Z, Y)], ["metrics", "rows.npz"]
     assert tried("rows.npz", argv, data, with_its_old_time, capsys) > 0
@@ -232,7 +232,7 @@ def test_every_kind_of_writing(capsys: Any) -> None:
     assert tried("rows.npz", argv, data, by_a_new_file, capsys) == 0  # the old file stays open, and is what counts
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_states_that_are_merged_and_rows_that_are_watched(capsys: Any) -> None:
     states = []
     for i, (z, y) in enumerate(zip(Z, Y)):
@@ -251,7 +251,7 @@ def test_states_that_are_merged_and_rows_that_are_watched(capsys: Any) -> None:
             assert not Path(f"{at}.json").exists()
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_rows_that_were_read_in_python_stay_those_of_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_names, "HOLD", -1)
     np.savez("rows.npz", logits=Z[0], labels=Y[0])
@@ -264,7 +264,7 @@ def test_rows_that_were_read_in_python_stay_those_of_their_file(monkeypatch: pyt
         calibcli.measure(rows, "accuracy")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_change_within_one_tick_of_the_clock_is_seen() -> None:
     for _ in range(20):
         Path("a").write_bytes(b"before")
@@ -274,7 +274,7 @@ def test_a_change_within_one_tick_of_the_clock_is_seen() -> None:
             source.pread(6, 0)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_young_file_is_opened_when_the_clock_has_moved_on(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(time, "time", lambda: os.stat("a").st_ctime + 0.001)
@@ -284,7 +284,7 @@ def test_a_young_file_is_opened_when_the_clock_has_moved_on(monkeypatch: pytest.
     assert sum(waited) > 0.01
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     "read",
     [
@@ -303,7 +303,7 @@ def test_every_way_to_read_an_open_file_looks_whether_it_changed(read: Callable[
         read(source)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_nothing_is_written_from_inputs_that_changed() -> None:
     Path("a").write_bytes(b"before")
     with pytest.raises(InputError, match="changed"), unchanged("a"), atomic("out") as new:  # noqa: PT012
@@ -312,7 +312,7 @@ def test_nothing_is_written_from_inputs_that_changed() -> None:
     assert not Path("out").exists()
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_redirected_file_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
     from calibcli.scores.files import locations
 

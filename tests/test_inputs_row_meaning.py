@@ -39,7 +39,7 @@ def question(i: int, scores: list[float], target: Any, choices: list[Any], **mor
     return {"doc_id": i, "target": target, "arguments": asked, "filtered_resps": resps, "filter": "none", **more}
 
 
-@pytest.mark.finding("1.9")
+@pytest.mark.regression("1.9")
 @pytest.mark.parametrize("acc", [True, False])
 def test_winogrande_takes_its_labels_from_acc_or_is_refused_by_name(acc: bool) -> None:
     rows = [
@@ -56,7 +56,7 @@ def test_winogrande_takes_its_labels_from_acc_or_is_refused_by_name(acc: bool) -
     assert "label" in caught.value.fix
 
 
-@pytest.mark.finding("1.9")
+@pytest.mark.regression("1.9")
 @pytest.mark.parametrize("how", ["key", "metrics", "texts"])
 def test_mutual_information_is_known_and_read_as_its_first_half(how: str) -> None:
     choices = [("Q: 2+2? A:", f" {c}") for c in "abcd"] + [("", f" {c}") for c in "abcd"]
@@ -73,7 +73,7 @@ def test_mutual_information_is_known_and_read_as_its_first_half(how: str) -> Non
         assert "first half" in caught.value.fix
 
 
-@pytest.mark.finding("1.9")
+@pytest.mark.regression("1.9")
 def test_labels_agree_with_the_harness() -> None:
     """One target that was changed contradicts `acc`; digits that name texts instead of places are read as texts."""
     texts = [("Q", f" {digit}") for digit in (2, 3, 0, 1)]
@@ -90,14 +90,14 @@ def test_labels_agree_with_the_harness() -> None:
     np.testing.assert_array_equal(recorded_outputs.read(lines("a.jsonl", named)).labels, place)
 
 
-@pytest.mark.finding("1.9")
+@pytest.mark.regression("1.9")
 def test_a_target_beyond_the_choices_of_its_row() -> None:
     rows = [question(0, [-1, -2, -3, -4], "3", []), question(1, [-1, -2], "3", [])]
     with pytest.raises(InputError, match="'3' is not one of 2 choices"):
         recorded_outputs.read(lines("a.jsonl", rows))
 
 
-@pytest.mark.finding("1.10")
+@pytest.mark.regression("1.10")
 @pytest.mark.parametrize("suffix", ["npz", "csv", "jsonl"])
 @pytest.mark.parametrize(("score", "verdict"), [("confidence", "correct"), ("conf", "is_correct"), ("msp", "hit")])
 def test_confidences_with_verdicts_are_not_scores_of_a_class(
@@ -120,7 +120,7 @@ def test_confidences_with_verdicts_are_not_scores_of_a_class(
             assert "predicted class" in capsys.readouterr().err
 
 
-@pytest.mark.finding("1.10")
+@pytest.mark.regression("1.10")
 def test_verdicts_as_labels_of_one_score_are_refused() -> None:
     p, y = RNG.random(50), RNG.integers(0, 2, 50)
     np.savez("a.npz", prob=p, correct=y)
@@ -136,7 +136,7 @@ def test_verdicts_as_labels_of_one_score_are_refused() -> None:
     assert recorded_outputs.read("d.npz").k == 2
 
 
-@pytest.mark.finding("4 ragged JSONL row")
+@pytest.mark.regression("4 ragged JSONL row")
 @pytest.mark.parametrize(("odd", "more"), [(0, 1), (7, 1), (99, -1), (50, 3)])
 @pytest.mark.parametrize("key", ["logits", "probs"])
 def test_one_ragged_row_is_named(odd: int, more: int, key: str) -> None:
@@ -147,14 +147,14 @@ def test_one_ragged_row_is_named(odd: int, more: int, key: str) -> None:
         recorded_outputs.read(lines("a.jsonl", rows))
 
 
-@pytest.mark.finding("4 ragged JSONL row")
+@pytest.mark.regression("4 ragged JSONL row")
 def test_rows_of_choices_that_differ_say_so() -> None:
     rows = [{"probs": [1 / k] * k, "label": 0} for k in (2, 3, 4, 5)]
     found = recorded_outputs.read(lines("a.jsonl", rows))
     assert "2 to 5 numbers per row in 'probs': the others have probability 0" in found.notes
 
 
-@pytest.mark.finding("4 1_0 is read as 10")
+@pytest.mark.regression("4 1_0 is read as 10")
 @pytest.mark.parametrize("cell", ["1_0", "0.1_5", "1_0e1", "1e1_0"])
 def test_numbers_are_digits_in_files(cell: str, capsys: Any) -> None:
     rows = "\n".join("0.5,0.25,0.25,1,2.0" for _ in range(20))
@@ -180,7 +180,7 @@ def test_numbers_are_digits_in_files(cell: str, capsys: Any) -> None:
         recorded_outputs.read("a.npy", labels="y.csv")
 
 
-@pytest.mark.finding("4 1_0 is read as 10")
+@pytest.mark.regression("4 1_0 is read as 10")
 @pytest.mark.parametrize("value", [True, "1", None, [1], {"a": 1}])
 @pytest.mark.parametrize("at", [0, 2])
 def test_scores_in_json_are_numbers(value: Any, at: int) -> None:
@@ -190,7 +190,7 @@ def test_scores_in_json_are_numbers(value: Any, at: int) -> None:
         recorded_outputs.read(lines("a.jsonl", [{"logits": [1, 2, 3], "label": 0}, {"logits": row, "label": 1}]))
 
 
-@pytest.mark.finding("4 1_0 is read as 10")
+@pytest.mark.regression("4 1_0 is read as 10")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -214,7 +214,7 @@ def test_numbers_are_digits_in_options(arguments: list[str], capsys: Any) -> Non
             numbers(text, "mean")
 
 
-@pytest.mark.finding("4 huge --label-base")
+@pytest.mark.regression("4 huge --label-base")
 @pytest.mark.parametrize("value", [10**18, 10**30, -(10**25), 10**400])
 def test_huge_labels(value: int, capsys: Any) -> None:
     np.savez("a.npz", logits=Z, labels=Y)
@@ -228,7 +228,7 @@ def test_huge_labels(value: int, capsys: Any) -> None:
         recorded_outputs.read("a.csv")
 
 
-@pytest.mark.finding("4 boolean labels")
+@pytest.mark.regression("4 boolean labels")
 @pytest.mark.parametrize("k", [2, 3, 4, 100])
 def test_boolean_labels_are_of_two_classes(k: int) -> None:
     z, y = RNG.normal(size=(50, k)), RNG.random(50) < 0.5
@@ -246,7 +246,7 @@ def test_boolean_labels_are_of_two_classes(k: int) -> None:
     assert of_arrays(z, hot).k == k
 
 
-@pytest.mark.finding("4 weights 1e308")
+@pytest.mark.regression("4 weights 1e308")
 @pytest.mark.parametrize("w", [1e308, 1e200, 1e101, 1e-101, 5e-324])
 @pytest.mark.parametrize("kind", ["sampling", "count"])
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -259,7 +259,7 @@ def test_weights_whose_squares_are_no_numbers(w: float, kind: str) -> None:
         of_arrays(Z, Y, weights=np.full(300, w), weight_kind=kind)
 
 
-@pytest.mark.finding("4 weights 1e308")
+@pytest.mark.regression("4 weights 1e308")
 def test_weights_of_any_sensible_scale() -> None:
     weights = RNG.uniform(0.5, 2, 300)
     weights[:3] = 0
@@ -280,7 +280,7 @@ def rounded(n: int, seed: int, certain: float, decimals: int = 2) -> Predictions
     return of_arrays(p, rng.integers(0, 3, n))
 
 
-@pytest.mark.finding("1.20")
+@pytest.mark.regression("1.20")
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 @pytest.mark.parametrize("certain", [0.0, 0.7])
 @pytest.mark.one_in(5)
@@ -298,7 +298,7 @@ def test_random_splits_of_tied_rows_are_not_refused(n: int, certain: float) -> N
     assert noted <= 0.1 * tried
 
 
-@pytest.mark.finding("1.20")
+@pytest.mark.regression("1.20")
 @pytest.mark.parametrize("certain", [0.0, 0.7])
 def test_rows_that_were_fitted_on_are_refused_among_ties(certain: float) -> None:
     both = rounded(4000, 3, certain)
@@ -309,7 +309,7 @@ def test_rows_that_were_fitted_on_are_refused_among_ties(certain: float) -> None
     assert share > chance + 1
 
 
-@pytest.mark.finding("1.20")
+@pytest.mark.regression("1.20")
 def test_certain_rows_tell_nothing() -> None:
     one_hot = np.eye(5)[RNG.integers(0, 5, 2000)]
     a, b = of_arrays(one_hot[:1000], one_hot[:1000].argmax(1)), of_arrays(one_hot[1000:], one_hot[1000:].argmax(1))

@@ -212,7 +212,7 @@ def test_rows_without_a_group_are_noted(missing: Any) -> None:
     assert found["nll"].detail["effective_groups"] == pytest.approx(20)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_table_of_very_many_columns_takes_time_in_proportion(tmp_path: Path) -> None:
     """Of 30,000 columns: 40 CPU seconds where each is compared with all others."""
     k = 30_000

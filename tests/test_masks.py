@@ -57,7 +57,7 @@ def agree(finite: Any, infinite: Any, y: Any) -> None:
 CELLS = [*itertools.product((2, 3, 5, 20, 100), VALUES, (0.01, 0.5, 0.9), (True, False))]
 
 
-@pytest.mark.finding("maps 2")
+@pytest.mark.regression("maps 2")
 @pytest.mark.parametrize(("k", "value", "share", "one_class"), CELLS)
 def test_they_are_read_as_classes_that_were_left_out(k: int, value: float, share: float, one_class: bool) -> None:
     """All that follows reads these scores, so all metrics, gates and fits are those of the file with -inf."""
@@ -65,7 +65,7 @@ def test_they_are_read_as_classes_that_were_left_out(k: int, value: float, share
     agree(masked(z, out, value, share, one_class), masked(z, out, -np.inf, share, one_class), y)
 
 
-@pytest.mark.finding("maps 2")
+@pytest.mark.regression("maps 2")
 @pytest.mark.parametrize("value", [-1e3, -65504.0, SMALLEST["float32"]])
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.one_in(4)
@@ -81,7 +81,7 @@ def test_every_map_is_that_of_the_file_with_infinities(spec: str, value: float) 
         np.testing.assert_allclose(one.predict_proba(finite[:1]), one.predict_proba(finite)[:1], rtol=0, atol=1e-12)
 
 
-@pytest.mark.finding("maps 2")
+@pytest.mark.regression("maps 2")
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.one_in(3)
 def test_every_metric_is_that_of_the_file_with_infinities(value: float) -> None:
@@ -95,7 +95,7 @@ def test_every_metric_is_that_of_the_file_with_infinities(value: float) -> None:
             assert got == due or got == pytest.approx(due, rel=1e-9, abs=1e-9), (name, end)
 
 
-@pytest.mark.finding("maps 2")
+@pytest.mark.regression("maps 2")
 def test_a_gate_on_the_gain_of_a_temperature_is_not_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     z, y, out = rows(5, 2000)
     np.savez(tmp_path / "r.npz", logits=masked(z, out, -65504.0, 0.5, True), labels=y)
@@ -160,7 +160,7 @@ def test_honest_scores_are_no_masks(name: str) -> None:
     assert "mask" not in calibcli.fit_scaler(found).scaler.parameters
 
 
-@pytest.mark.finding("maps 2")
+@pytest.mark.regression("maps 2")
 def test_what_is_no_mask_is_said() -> None:
     """Of two classes, one of them left out in every row: nothing tells it from a model that is always certain."""
     z, y, out = rows(2)
@@ -184,7 +184,7 @@ def test_scores_on_a_device_are_masked_there() -> None:
         np.testing.assert_array_equal(np.isneginf(there), tensor.double().numpy() < -5e4)
 
 
-@pytest.mark.finding("maps 2")
+@pytest.mark.regression("maps 2")
 def test_labels_among_the_lowest_scores_keep_them_from_being_masks() -> None:
     """An honest model that is far off in some rows; a wrong label or two are no reason."""
     z, y, out = rows(5, 1000)
@@ -201,7 +201,7 @@ def test_labels_among_the_lowest_scores_keep_them_from_being_masks() -> None:
     assert any("label probability 0" in note and "--clip is for probabilities" in note for note in notes)
 
 
-@pytest.mark.finding("maps 2")
+@pytest.mark.regression("maps 2")
 @pytest.mark.parametrize(
     "spec", ["temperature", "focal_temperature", "ensemble_temperature", "temperature:objective=brier"]
 )
@@ -220,7 +220,7 @@ def test_no_temperature_is_worse_than_none(spec: str) -> None:
     assert nll[0] <= nll[1] * (1 + 1e-9)
 
 
-@pytest.mark.finding("maps 2")
+@pytest.mark.regression("maps 2")
 @pytest.mark.parametrize("low", [-1e4, -1e9, -1e30])
 def test_low_scores_do_not_end_the_search_for_a_temperature(low: float) -> None:
     """Of rows as they are, where nothing has recognised masks, in most rows."""

@@ -512,7 +512,7 @@ def test_tasks_are_not_parts(given: str, tmp_path: Path, capsys: pytest.CaptureF
     assert Accumulator.load(state).rows == 360
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_array_of_scores_is_named_for_a_part_too(tmp_path: Path) -> None:
     np.savez(tmp_path / "part.npz", first=np.eye(4)[:, :2] * 3, second=np.eye(4)[:, :2], labels=[0, 1, 0, 0])
     options = ["--scores", "first", "--partial", str(tmp_path / "state.npz"), "-q"]

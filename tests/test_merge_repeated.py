@@ -38,7 +38,7 @@ def rows(bench: ModuleType) -> Any:
     return bench.drawn(640, 4, np.random.default_rng(1))
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_no_way_of_repeating_rows_is_silent(bench: ModuleType, rows: Any) -> None:
     """Every third of the fifty ways; the benchmark tries all."""
     found = []
@@ -49,7 +49,7 @@ def test_no_way_of_repeating_rows_is_silent(bench: ModuleType, rows: Any) -> Non
     assert found.count("not_run") >= len(found) - 2
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_gate_on_repeated_rows_is_not_run_and_says_why(bench: ModuleType, rows: Any) -> None:
     """Four ranks without a sampler, as in examples/merge/with_torch.py."""
     once, four = (bench.merged(*rows, [np.arange(640)] * ranks, 64) for ranks in (1, 4))
@@ -72,13 +72,13 @@ def test_at_the_limit_repeated_rows_pass_no_gate(bench: ModuleType) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding
+@pytest.mark.regression
 def test_rows_that_look_alike_by_chance_are_not_accused(bench: ModuleType) -> None:
     said: list[str] = []
     assert bench.accused(28, said.append)[0] == 0, said
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("kind", ["int", "text", "noisy"])
 def test_ids_tell_rows_again(rows: Any, kind: str) -> None:
     """Overlapping ranks, and samples that are scored twice with other noise."""
@@ -107,7 +107,7 @@ def test_parts_that_number_their_rows_anew_are_not_accused(rows: Any, tmp_path: 
     assert state.update(tmp_path / "p2.npz")._state.repeated()[1]  # type: ignore[union-attr]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_files_that_share_rows_are_noticed_on_the_command_line(bench: ModuleType, tmp_path: Path, capsys: Any) -> None:
     z, y = bench.drawn(1600, 3, np.random.default_rng(4))
     for name, part in (("a", np.arange(1000)), ("b", np.r_[1200:1600, 1000:1200, 600:1000][::-1])):
@@ -122,7 +122,7 @@ def test_files_that_share_rows_are_noticed_on_the_command_line(bench: ModuleType
     assert main(["check", out, "--max", "ece=0.5", "-q"]) == 0
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_copies_in_a_file_are_not_run_in_its_result_too(tmp_path: Path) -> None:
     z, y = np.random.default_rng(0).normal(size=(300, 3)), np.random.default_rng(1).integers(0, 3, 300)
     np.savez(tmp_path / "f.npz", logits=np.tile(z, (3, 1)), labels=np.tile(y, 3))
@@ -131,7 +131,7 @@ def test_copies_in_a_file_are_not_run_in_its_result_too(tmp_path: Path) -> None:
         assert main(["check", str(tmp_path / name), "--max", "ece=0.9", "-q"]) == Exit.NOT_RUN
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_state_of_the_version_before_is_read(bench: ModuleType, rows: Any, tmp_path: Path) -> None:
     """It has no marks: that is said where it is merged with others."""
     z, y = rows

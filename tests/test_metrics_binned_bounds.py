@@ -73,7 +73,7 @@ def votes() -> tuple[Any, Any]:
     return confidence, rng.random(60_000) < 0.9 * confidence + 0.02
 
 
-@pytest.mark.finding("2.1")
+@pytest.mark.regression("2.1")
 @pytest.mark.parametrize("n", [2, 200, 1000])
 def test_no_error_seen_is_not_no_error(n: int) -> None:
     """Rows that are all right at c -> 1: the bound is what the number may be with 5 % chance of that."""
@@ -91,14 +91,14 @@ def test_no_error_seen_is_not_no_error(n: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.1")
+@pytest.mark.regression("2.1")
 @pytest.mark.parametrize("spec", ["oce", "overconfidence_error", "ece_l2"])
 @pytest.mark.parametrize("n", [200, 1000])
 def test_saturated_models_do_not_pass_at_their_own_error(spec: str, n: int) -> None:
     assert max(wrong(spec, saturated(), n)) <= ALLOWED
 
 
-@pytest.mark.finding("2.1")
+@pytest.mark.regression("2.1")
 def test_cli_does_not_pass_two_hundred_right_rows(tmp_path: Path, capsys: Any) -> None:
     z = np.zeros((200, 3))
     z[:, 0] = 30.0
@@ -108,7 +108,7 @@ def test_cli_does_not_pass_two_hundred_right_rows(tmp_path: Path, capsys: Any) -
     capsys.readouterr()
 
 
-@pytest.mark.finding("2.6")
+@pytest.mark.regression("2.6")
 @pytest.mark.slow
 def test_debiased_square_is_unbiased_under_ties() -> None:
     confidence, correct = votes()
@@ -125,7 +125,7 @@ def test_debiased_square_is_unbiased_under_ties() -> None:
         assert max(wrong("ece2_debiased", (confidence, correct), n)) <= ALLOWED
 
 
-@pytest.mark.finding("2.6")
+@pytest.mark.regression("2.6")
 def test_methods_that_divide_ties_have_no_bound_there() -> None:
     confidence, correct = votes()
     for method, bounded in (("whole", True), ("split", True), ("split-merge", False), ("mukhoti", False)):
@@ -144,7 +144,7 @@ def test_methods_that_divide_ties_have_no_bound_there() -> None:
     assert len({round(v, 12) for v in values.values() if v is not None}) == 1
 
 
-@pytest.mark.finding("2.6")
+@pytest.mark.regression("2.6")
 def test_ties_stay_whole_with_weights_and_within_rounding() -> None:
     confidence, correct = votes()
     c, y = confidence[:500], correct[:500]
@@ -161,7 +161,7 @@ def test_ties_stay_whole_with_weights_and_within_rounding() -> None:
             assert one.high == pytest.approx(other.high, rel=1e-9)
 
 
-@pytest.mark.finding("2.9")
+@pytest.mark.regression("2.9")
 @pytest.mark.parametrize("method", ["score", "sharp"])
 @pytest.mark.parametrize("n", [200, 1000])
 def test_constant_confidence_near_one_exactly(n: int, method: Any) -> None:
@@ -171,7 +171,7 @@ def test_constant_confidence_near_one_exactly(n: int, method: Any) -> None:
         assert binom.cdf(k, n, upper + 1e-9) <= 0.0525, k
 
 
-@pytest.mark.finding("2.12")
+@pytest.mark.regression("2.12")
 def test_foretold_signs_are_the_average_over_all_orders() -> None:
     rng = np.random.default_rng(0)
     for shift in (0.0, 0.02, 0.15):
@@ -186,7 +186,7 @@ def test_foretold_signs_are_the_average_over_all_orders() -> None:
         assert found == pytest.approx(wanted, abs=0.0015), shift
 
 
-@pytest.mark.finding("2.12")
+@pytest.mark.regression("2.12")
 def test_mills_ratio() -> None:
     from scipy.special import erfcx
 
@@ -194,7 +194,7 @@ def test_mills_ratio() -> None:
     np.testing.assert_allclose(sharp._mills(x), np.sqrt(np.pi / 2) * erfcx(x / np.sqrt(2)), atol=3e-6)
 
 
-@pytest.mark.finding("2.12")
+@pytest.mark.regression("2.12")
 def test_more_is_failed_and_as_much_passed() -> None:
     """A model too sure by .08 against .05 at n = 1,000: the plain bound fails it 1 time in 5, this one 1 in 2."""
     rng = np.random.default_rng(0)
@@ -211,7 +211,7 @@ def test_more_is_failed_and_as_much_passed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.12")
+@pytest.mark.regression("2.12")
 @pytest.mark.parametrize("kind", ["votes", "saturated", "within", "between", "under"])
 def test_new_bounds_keep_their_level(kind: str) -> None:
     rng = np.random.default_rng(0)
@@ -226,7 +226,7 @@ def test_new_bounds_keep_their_level(kind: str) -> None:
         assert max(wrong("ece", population, n, 150)) <= ALLOWED
 
 
-@pytest.mark.finding("2.4")
+@pytest.mark.regression("2.4")
 def test_too_few_groups_have_no_bound(tmp_path: Path, capsys: Any) -> None:
     rng = np.random.default_rng(0)
     sizes = np.array([400, 300, 100, *[20] * 20])
@@ -247,7 +247,7 @@ def test_too_few_groups_have_no_bound(tmp_path: Path, capsys: Any) -> None:
     assert "bounds need 10" in e["reason"]
 
 
-@pytest.mark.finding("2.11")
+@pytest.mark.regression("2.11")
 @pytest.mark.parametrize(
     ("spec", "kind"),
     [
@@ -277,7 +277,7 @@ def test_gates_say_which_error_they_judge(spec: str, kind: str, tmp_path: Path, 
         assert "does not see" in capsys.readouterr().err
 
 
-@pytest.mark.finding("2.13")
+@pytest.mark.regression("2.13")
 def test_a_pilot_gives_a_range_of_n(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

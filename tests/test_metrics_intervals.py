@@ -252,7 +252,7 @@ def test_a_weighted_mean_lies_among_its_values(seed: int) -> None:
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("largest", [1, 3, 30, 300, 10_000])
 @pytest.mark.parametrize("others", [1, 11, 60])
 def test_one_group_or_weight_that_holds_most_rows_ends_in_no_error(largest: int, others: int) -> None:

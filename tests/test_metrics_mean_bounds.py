@@ -53,7 +53,7 @@ def gate(z: Any, y: Any, spec: str, **keys: Any) -> Check:
     ).checks[0]
 
 
-@pytest.mark.finding("2.1")
+@pytest.mark.regression("2.1")
 @pytest.mark.parametrize("k", [2, 10])
 def test_no_error_among_200_rows_is_no_proof_of_no_gain(k: int) -> None:
     """All right at confidence near 1: were 1.4 % wrong, such rows would be drawn 6 % of the time."""
@@ -70,7 +70,7 @@ def test_no_error_among_200_rows_is_no_proof_of_no_gain(k: int) -> None:
     assert found.estimate.high > gain > 0.05
 
 
-@pytest.mark.finding("2.1")
+@pytest.mark.regression("2.1")
 @pytest.mark.parametrize("name", MEANS)
 def test_no_mean_has_an_interval_of_no_width(name: str) -> None:
     for n in (200, 1):
@@ -84,7 +84,7 @@ def test_no_mean_has_an_interval_of_no_width(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.2")
+@pytest.mark.regression("2.2")
 @pytest.mark.parametrize(("make", "n"), [(saturated, 200), (broken_class, 200), (votes, 500)])
 def test_bounds_of_the_gain_hold(make: Any, n: int) -> None:
     z, y = make(3, 0.02) if make is saturated else make(3)
@@ -92,7 +92,7 @@ def test_bounds_of_the_gain_hold(make: Any, n: int) -> None:
     assert max(above, below) <= ALLOWED + 0.01
 
 
-@pytest.mark.finding("2.2")
+@pytest.mark.regression("2.2")
 def test_bounds_of_the_gain_know_groups() -> None:
     rng = np.random.default_rng(0)
     z = rng.standard_normal((300, 4)) * 3
@@ -106,7 +106,7 @@ def test_bounds_of_the_gain_know_groups() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.5")
+@pytest.mark.regression("2.5")
 @pytest.mark.parametrize(("n", "share"), [(200, 0.97), (600, 0.999), (200, 0.999), (1000, 0.5)])
 def test_accuracy_is_exact(n: int, share: float) -> None:
     """Summed over the binomial: the chance that a model whose accuracy is the limit fails or passes."""
@@ -124,7 +124,7 @@ def test_accuracy_is_exact(n: int, share: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.5")
+@pytest.mark.regression("2.5")
 @pytest.mark.parametrize("spec", ["accuracy", "nll", "brier"])
 def test_any_false_fail_of_twenty_slices(spec: str) -> None:
     z, y = broken_class(3)
@@ -146,7 +146,7 @@ def _fails(e: Estimate, truth: float) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.8")
+@pytest.mark.regression("2.8")
 @pytest.mark.parametrize(("make", "n"), [(saturated, 200), (broken_class, 200), (votes, 500)])
 @pytest.mark.parametrize("k", [2, 20])
 def test_bounds_of_means_hold_where_rows_are_rare(make: Any, n: int, k: int) -> None:
@@ -155,7 +155,7 @@ def test_bounds_of_means_hold_where_rows_are_rare(make: Any, n: int, k: int) -> 
     assert max(max(both) for both in found.values()) <= ALLOWED, found
 
 
-@pytest.mark.finding("2.8")
+@pytest.mark.regression("2.8")
 def test_what_unseen_rows_cost_is_said() -> None:
     z, y = votes(3, 500)
     nll = gate(z, y, "nll", max=99.0).estimate
@@ -163,7 +163,7 @@ def test_what_unseen_rows_cost_is_said() -> None:
     assert "unseen rows up to 34.5" in nll.how  # -ln of the clip
 
 
-@pytest.mark.finding("2.8")
+@pytest.mark.regression("2.8")
 def test_probabilities_of_zero_have_no_upper_bound_and_masked_classes_do() -> None:
     p = np.tile([0.7, 0.3, 0.0], (500, 1))
     y = (np.arange(500) % 10 < 3).astype(int)
@@ -175,7 +175,7 @@ def test_probabilities_of_zero_have_no_upper_bound_and_masked_classes_do() -> No
     assert gate(z, y, "nll", max=9.0).outcome == "pass"  # logits of -inf leave a class out
 
 
-@pytest.mark.finding("2.8")
+@pytest.mark.regression("2.8")
 def test_the_cox_intercept_needs_rows_that_decide_it() -> None:
     z, y = saturated(3, 0.02)
     rng = np.random.default_rng(0)

@@ -32,7 +32,7 @@ def logits(n: int, k: int, seed: int = 0, scale: float = 2.0) -> tuple[np.ndarra
     return z, np.minimum((p.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1), k - 1)
 
 
-@pytest.mark.finding("1.6")
+@pytest.mark.regression("1.6")
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("k", [2, 4, 100])
 def test_ties_are_counted_with_the_accuracies_of_other_rules(
@@ -52,7 +52,7 @@ def test_ties_are_counted_with_the_accuracies_of_other_rules(
     assert json.loads(out)["estimates"][0]["value"] == pytest.approx((z.argmax(axis=1) == y).mean())
 
 
-@pytest.mark.finding("1.6")
+@pytest.mark.regression("1.6")
 def test_ties_of_one_column_and_none() -> None:
     p = np.array([0.5] * 4 + [0.9, 0.2, 0.6, 0.1])
     y = np.array([0, 1, 1, 1, 1, 0, 0, 0])
@@ -64,7 +64,7 @@ def test_ties_of_one_column_and_none() -> None:
     assert not [n for n in of_arrays(z, y).notes if "several" in n]
 
 
-@pytest.mark.finding("1.13")
+@pytest.mark.regression("1.13")
 def test_rows_beyond_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = logits(5000, 3)
     wanted = metrics.measure(Predictions.of(z, y))
@@ -79,7 +79,7 @@ def test_rows_beyond_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
         assert e.n == w.n, e.name
 
 
-@pytest.mark.finding("1.14")
+@pytest.mark.regression("1.14")
 @pytest.mark.parametrize("k", [2, 3, 10])
 @pytest.mark.parametrize("objective", ["ece", "adaece"])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -104,7 +104,7 @@ def test_objective_of_a_temperature_is_the_metric(objective: str, k: int, weight
     assert found.detail["objective"] == pytest.approx(min(every), abs=1e-12)
 
 
-@pytest.mark.finding("1.14")
+@pytest.mark.regression("1.14")
 @pytest.mark.parametrize("k", [2, 3, 5, 10])
 def test_objective_puts_a_probability_on_an_edge_where_the_metric_does(k: int) -> None:
     """.8 is an edge: with what lies above it in one bin, its gap of .1 would cancel with theirs of -.1."""
@@ -125,7 +125,7 @@ def test_objective_puts_a_probability_on_an_edge_where_the_metric_does(k: int) -
         assert each[1.0] == pytest.approx(0.1, abs=1e-9)
 
 
-@pytest.mark.finding("1.15")
+@pytest.mark.regression("1.15")
 @pytest.mark.parametrize("degrees", [0.3, 0.99, 1, 1.2, 1.49, 1.5, 1.7, 2, 2.3, 2.49, 2.5, 3.3, 7.7, 30.5, 1e3, 1e7])
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95, 0.999])
 def test_student_for_any_degrees(level: float, degrees: float) -> None:
@@ -134,7 +134,7 @@ def test_student_for_any_degrees(level: float, degrees: float) -> None:
     )
 
 
-@pytest.mark.finding("1.16")
+@pytest.mark.regression("1.16")
 @pytest.mark.parametrize("n", [600, 50_000])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_order_of_the_classes_does_not_matter_to_equal_mass_bins(n: int, weighted: bool) -> None:
@@ -167,7 +167,7 @@ def test_ranks_are_those_of_a_sort() -> None:
     np.testing.assert_allclose(ranked.residual.sum(), (p - hit).sum(), rtol=1e-12)
 
 
-@pytest.mark.finding("1.17")
+@pytest.mark.regression("1.17")
 def test_measure_takes_named_keywords_alone() -> None:
     z, y = logits(200, 3)
     for bad in ({"metrics": ["ece"]}, {"bin": 3}, {"need_labels": False}):
@@ -182,7 +182,7 @@ def test_measure_takes_named_keywords_alone() -> None:
         calibcli.measure(calibcli.from_arrays(z, y), weights=y)
 
 
-@pytest.mark.finding("1.17")
+@pytest.mark.regression("1.17")
 def test_measured_numbers_are_found_by_any_spelling() -> None:
     z, y = logits(200, 3)
     found = calibcli.measure(z, y, "ece:bins=15", "adaece:bins=7,method=split", "smece:of=top")
@@ -200,7 +200,7 @@ def test_measured_numbers_are_found_by_any_spelling() -> None:
     assert "ece:of=top" not in two
 
 
-@pytest.mark.finding("1.17")
+@pytest.mark.regression("1.17")
 def test_tensors_with_a_graph() -> None:
     torch = pytest.importorskip("torch")
     z, y = logits(100, 3)
@@ -209,7 +209,7 @@ def test_tensors_with_a_graph() -> None:
     assert calibcli.measure(given, torch.tensor(y), "nll")["nll"].value == pytest.approx(wanted, rel=1e-12)
 
 
-@pytest.mark.finding("1.18")
+@pytest.mark.regression("1.18")
 @pytest.mark.parametrize("form", ["two", "one", "logits"])
 def test_classes_in_the_wrong_order_are_noted(form: str) -> None:
     rng = np.random.default_rng(0)
@@ -223,7 +223,7 @@ def test_classes_in_the_wrong_order_are_noted(form: str) -> None:
         assert all("malignant" in n for n in notes)
 
 
-@pytest.mark.finding("1.18")
+@pytest.mark.regression("1.18")
 def test_chance_and_ties_are_no_wrong_order() -> None:
     rng = np.random.default_rng(1)
     noted = 0
@@ -235,7 +235,7 @@ def test_chance_and_ties_are_no_wrong_order() -> None:
     assert not [n for n in of_arrays(np.linspace(0.1, 0.9, 50), np.ones(50, int)).notes if "wrong order" in n]
 
 
-@pytest.mark.finding("1.19")
+@pytest.mark.regression("1.19")
 @pytest.mark.parametrize("sigma", [0.004, 0.05, 0.25])
 def test_no_curve_where_there_are_no_rows(sigma: float) -> None:
     rng = np.random.default_rng(0)
@@ -248,7 +248,7 @@ def test_no_curve_where_there_are_no_rows(sigma: float) -> None:
     assert not ((drawn > 0.21 + sigma) & (drawn < 0.89 - sigma)).any()
 
 
-@pytest.mark.finding("1.19")
+@pytest.mark.regression("1.19")
 def test_a_number_without_interval_has_four_digits() -> None:
     e = Estimate(name="mce", value=0.6876008, null=0.4938338, null_high=0.6876008)
     assert number_format.shown(e) == ("0.6876", "", "0.4938 (≤ 0.6876)")
@@ -256,14 +256,14 @@ def test_a_number_without_interval_has_four_digits() -> None:
     assert float(number_format.shown(above).value) > 0.68761
 
 
-@pytest.mark.finding("1.19")
+@pytest.mark.regression("1.19")
 def test_gain_without_a_value_is_of_all_rows() -> None:
     p = Predictions.of(np.array([[0.0, -np.inf]] * 40), np.arange(40) % 2)
     [e] = metrics.measure(p, ["temperature_gain"])
     assert (e.value, e.n) == (None, 40)
 
 
-@pytest.mark.finding("1.19")
+@pytest.mark.regression("1.19")
 @pytest.mark.parametrize("k", [2, 10])
 def test_an_error_of_one_sign_is_not_called_chance(k: int) -> None:
     z, y = logits(2000, k, scale=6.0)
@@ -271,7 +271,7 @@ def test_an_error_of_one_sign_is_not_called_chance(k: int) -> None:
     assert not [n for n in found.notes if "by chance" in n and not n.startswith("ece")]
 
 
-@pytest.mark.finding("1.19")
+@pytest.mark.regression("1.19")
 def test_notes_name_their_file_and_are_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +295,7 @@ def test_notes_name_their_file_and_are_said_once(
     assert err.count("several largest scores") == 1
 
 
-@pytest.mark.finding("1.19")
+@pytest.mark.regression("1.19")
 def test_unknown_methods_are_listed_as_the_docs_spell_them() -> None:
     with pytest.raises(UsageError) as error:
         calibrators.SCALERS.choose("qqqqqqqq")
@@ -310,7 +310,7 @@ def test_unknown_methods_are_listed_as_the_docs_spell_them() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("1.21")
+@pytest.mark.regression("1.21")
 def test_heat_map_says_what_it_is_of() -> None:
     z, y = logits(200, 3)
     fit = calibrators.fit("focal-temperature:objective=adaece,grid=komisarenko", Predictions.of(z, y))
@@ -319,7 +319,7 @@ def test_heat_map_says_what_it_is_of() -> None:
     assert plot.zlabel == "adaptive ECE"
 
 
-@pytest.mark.finding("1.21")
+@pytest.mark.regression("1.21")
 def test_a_line_of_one_point_is_seen() -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     from calibcli.core.figure_data import Curve, Plot

@@ -452,7 +452,7 @@ def test_counts_are_repetitions(name: str) -> None:
     assert value(name, z, y, weights=w.astype(float), weight_kind="count") == pytest.approx(repeated, rel=1e-6)
 
 
-@pytest.mark.finding("5 the shift")
+@pytest.mark.regression("5 the shift")
 @pytest.mark.parametrize("name", [n for n in ORACLES if n != "calibration_p"])
 def test_row_order_and_shift_do_not_matter(name: str) -> None:
     z, y = data(4, 120, 2 if name in TWO else 4)

@@ -80,7 +80,7 @@ class TestSklearn:
         assert value(z, np.array([1, 0]), "nll") == pytest.approx(450 + np.log1p(np.exp(-3)) / 2)
         assert theirs < 25
 
-    @pytest.mark.finding("1.5")
+    @pytest.mark.regression("1.5")
     @pytest.mark.parametrize("k", [2, 5, 100])
     def test_brier_is_theirs(self, k: int) -> None:
         z, y = data(k=k)

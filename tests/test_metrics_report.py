@@ -203,7 +203,7 @@ def test_honest_odd_inputs(name: str) -> None:
             assert e.value <= e.high + 1e-12, e.name
 
 
-@pytest.mark.finding("1.4")
+@pytest.mark.regression("1.4")
 def test_two_classes_are_measured_for_their_event() -> None:
     predictions = odd_inputs()["weak binary"]
     result = report(predictions)
@@ -416,7 +416,7 @@ def test_equal_confidences_are_noted_wherever_a_calibration_error_is_shown() -> 
         assert any(note.startswith(words) for note in calibcli.measure(z, y, "accuracy", **options).notes), options
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_notes_are_of_the_bins_that_a_metric_has() -> None:
     z, y = logits(900, 2, sharpen=1.0)
 
@@ -437,7 +437,7 @@ def test_notes_are_of_the_bins_that_a_metric_has() -> None:
     assert re.fullmatch(r"mce:bins=100: \d+ of (9\d|100) filled bins have fewer than 30 rows", largest[0])
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_two_probabilities_of_the_event_are_not_one_confidence() -> None:
     words = "every confidence is the same"
     p, y = np.tile([0.1, 0.9], 100), np.tile([0, 1], 100)
@@ -446,7 +446,7 @@ def test_two_probabilities_of_the_event_are_not_one_confidence() -> None:
     assert any(note.startswith(words) for note in calibcli.measure(np.full(200, 0.1), y, "ece").notes)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_number_of_bins_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calibcli.metrics.report.BINS", 20)
     found = report(Predictions.of(*logits(900, 2)), ReportOptions(specs=["accuracy"]))

@@ -65,8 +65,8 @@ def values(result: dict[str, Any], scope: str = "") -> dict[str, Any]:
     return {e["name"]: e["value"] for e in result["estimates"] if e["scope"] == scope}
 
 
-@pytest.mark.finding("1.4")
-@pytest.mark.finding("1.5")
+@pytest.mark.regression("1.4")
+@pytest.mark.regression("1.5")
 def test_tour_of_two_classes(capsys: Any) -> None:
     """One CSV through metrics, scale, check and compare: the event is named, no option is needed."""
     from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
@@ -115,7 +115,7 @@ def test_tour_of_two_classes(capsys: Any) -> None:
     assert calib(capsys, "metrics", "c.npz")[1]["facts"]["event"] == "malignant"
 
 
-@pytest.mark.finding("1.4")
+@pytest.mark.regression("1.4")
 @pytest.mark.parametrize(
     ("column", "labels", "options", "event"),
     [
@@ -154,7 +154,7 @@ def test_event_of_one_column(capsys: Any, column: str, labels: str, options: lis
     assert ("wrong order" in err) == other
 
 
-@pytest.mark.finding("1.4")
+@pytest.mark.regression("1.4")
 @pytest.mark.parametrize(
     ("column", "labels", "options", "word"),
     [
@@ -179,7 +179,7 @@ def test_event_that_nothing_names_is_asked_for(
         assert word in capsys.readouterr().err
 
 
-@pytest.mark.finding("1.4")
+@pytest.mark.regression("1.4")
 def test_event_may_be_the_other_class(capsys: Any) -> None:
     """--event turns what is named: P(benign) is 1 - P(malignant); scores that nothing depends on stay as they are."""
     p, y, site = screening()
@@ -205,7 +205,7 @@ def test_event_may_be_the_other_class(capsys: Any) -> None:
     assert calib(capsys, "metrics", "ten.npz", "--event", "1")[0] == Exit.USAGE
 
 
-@pytest.mark.finding("1.4")
+@pytest.mark.regression("1.4")
 def test_models_of_different_events_are_not_compared(capsys: Any) -> None:
     p, y, site = screening()
     table("a.csv", p, names(y), site)
@@ -219,7 +219,7 @@ def test_models_of_different_events_are_not_compared(capsys: Any) -> None:
     assert calib(capsys, "compare", "a.json", "b.json")[0] == Exit.REFUSED
 
 
-@pytest.mark.finding("1.4")
+@pytest.mark.regression("1.4")
 def test_limit_that_the_folded_error_passes_does_not_pass(capsys: Any) -> None:
     """P(event) too high by .15 throughout: folded at one half the two sides cancel."""
     rng = np.random.default_rng(3)
@@ -241,7 +241,7 @@ def test_limit_that_the_folded_error_passes_does_not_pass(capsys: Any) -> None:
         assert calib(capsys, "check", "r.json", "--max", f"{rule}=0.12")[1]["checks"][0]["outcome"] == "fail"
 
 
-@pytest.mark.finding("1.4")
+@pytest.mark.regression("1.4")
 @pytest.mark.parametrize("name", [e.name for e in METRICS if "of" in e.options and e.name != "calibration_p"])
 def test_every_metric_of_two_classes_is_of_the_event(name: str) -> None:
     """As of (N, 2) so of (N,), and not as of the predicted class."""
@@ -255,7 +255,7 @@ def test_every_metric_of_two_classes_is_of_the_event(name: str) -> None:
         assert populations.values(one, [f"{name}:of=top"])[f"{name}:of=top"] != pytest.approx(found[0], rel=1e-3)
 
 
-@pytest.mark.finding("1.5")
+@pytest.mark.regression("1.5")
 @pytest.mark.parametrize("k", [2, 10])
 def test_one_brier_score_in_one_output(k: int) -> None:
     rng = np.random.default_rng(k)
@@ -285,7 +285,7 @@ def test_condensed_columns_know_the_event(monkeypatch: pytest.MonkeyPatch) -> No
         assert got[name] == pytest.approx(wanted[name], abs=1e-4)
 
 
-@pytest.mark.finding("1.4")
+@pytest.mark.regression("1.4")
 def test_labels_of_one_name_alone(capsys: Any) -> None:
     p, _, site = screening()
     table("a.csv", p, ["malignant"] * N, site)
@@ -299,7 +299,7 @@ def test_labels_of_one_name_alone(capsys: Any) -> None:
     assert "--event benign" in capsys.readouterr().err
 
 
-@pytest.mark.finding("1.4")
+@pytest.mark.regression("1.4")
 def test_calibrators_know_their_event(capsys: Any) -> None:
     """A calibrator goes with files of its event, however the other class is called there, and with no others."""
     p, y, site = screening()

@@ -243,7 +243,7 @@ def test_rows_that_all_have_the_same_scores_are_told() -> None:
     assert not told(z)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("kind", ["probabilities", "logits", "log_probabilities"])
 @pytest.mark.parametrize("columns", [1, 2, 5])
 def test_no_event_where_none_is_expected_says_nothing_of_the_labels(kind: str, columns: int) -> None:
@@ -261,7 +261,7 @@ def test_no_event_where_none_is_expected_says_nothing_of_the_labels(kind: str, c
     assert noticed(0.1)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     "text", ["s3cr3t,42\n", "s3cr3t,0.5\nt0ken,0.2\n", "user,s3cr3t,42\nroot,p4ss,7\n", "s3cr3t 42\nx 3\n"]
 )

@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 DATA = (torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_second_run_into_one_folder_is_refused_and_the_first_is_whole(tmp_path: Path) -> None:
     seen: list[str] = []
 
@@ -41,7 +41,7 @@ def test_a_second_run_into_one_folder_is_refused_and_the_first_is_whole(tmp_path
     calibcli.train("linear", DATA, save=tmp_path / "run", overwrite=True, **options)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_fit_says_first_that_nothing_will_be_kept(tmp_path: Path) -> None:
     said: list[str] = []
     options = {"validation": DATA, "epochs": 1, "device": "cpu"}
@@ -53,7 +53,7 @@ def test_fit_says_first_that_nothing_will_be_kept(tmp_path: Path) -> None:
     assert not any("kept" in text for text in said)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes by name")
 @pytest.mark.parametrize("name", ["model.pt", "model.safetensors", "model.onnx", "model"])
 def test_a_pipe_is_refused_at_once(name: str, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_pipe_is_refused_at_once(name: str, tmp_path: Path) -> None:
         calibcli.curvature(tmp_path / name, DATA, device="cpu")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.99])
 @pytest.mark.parametrize("command", ["verify", "logits", "curvature"])
 def test_a_damaged_program_is_an_input_error(
@@ -111,7 +111,7 @@ np.savez("rows.npz", x=np.zeros((9, 3), np.float32), y=np.arange(9) % 3)
 
 
 @pytest.mark.extra
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_graph_without_an_end_is_interrupted(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", ENDLESS], cwd=tmp_path, check=True)
     argv = ["-m", "calibcli", "logits", "endless.onnx", "--data", "rows.npz", "--save", "z.npz"]
@@ -138,7 +138,7 @@ def test_a_graph_without_an_end_is_interrupted(tmp_path: Path) -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("turned", [False, True], ids=["key first", "value first"])
 @pytest.mark.parametrize("length", [5, 127, 128, 200, 250])
 def test_the_files_of_weights_of_a_graph_are_found_by_any_name(length: int, turned: bool, tmp_path: Path) -> None:

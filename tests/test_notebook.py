@@ -288,7 +288,7 @@ class TestScikitLearn:
             with pytest.raises(UsageError):
                 calibcli.scorer(name)
 
-    @pytest.mark.finding
+    @pytest.mark.regression
     def test_raw_scores_are_no_probabilities(self) -> None:
         """Boosted trees with an objective of one's own give margins as `predict_proba`; clipped, they rank no more."""
         pytest.importorskip("sklearn")
@@ -325,7 +325,7 @@ class TestScikitLearn:
             calibcli.Calibrator.from_scaler(sure, fitted).predict_proba(x)
         assert calibcli.Calibrator(LogisticRegression(), "platt").fit(x.astype(np.float32), y).score(x, y) > 0.7
 
-    @pytest.mark.finding
+    @pytest.mark.regression
     @pytest.mark.parametrize("name", ["TimeSeriesSplit", "ShuffleSplit", "RepeatedKFold", "RepeatedStratifiedKFold"])
     def test_folds_that_leave_a_row_out_never_or_twice(self, name: str) -> None:
         selection = pytest.importorskip("sklearn.model_selection")
@@ -340,7 +340,7 @@ class TestScikitLearn:
             calibcli.Calibrator(LogisticRegression(), "platt", cv="prefit").fit(x, y)
         assert "FrozenEstimator" in refused.value.fix
 
-    @pytest.mark.finding
+    @pytest.mark.regression
     def test_rows_of_a_group_are_left_out_together(self) -> None:
         """Copies of a row, of which a nearest neighbour has seen one, unless all are left out with it."""
         selection = pytest.importorskip("sklearn.model_selection")
@@ -359,7 +359,7 @@ class TestScikitLearn:
         scores = calibcli.Calibrator(method="platt").fit(x[:, 0], y, groups=groups).fit_
         assert scores.estimates == calibcli.fit_scaler(x[:, 0], y, "platt", group=groups).estimates
 
-    @pytest.mark.finding
+    @pytest.mark.regression
     def test_a_weight_is_so_many_rows(self) -> None:
         pytest.importorskip("sklearn")
         from sklearn.linear_model import LogisticRegression
@@ -375,7 +375,7 @@ class TestScikitLearn:
         assert np.allclose(model.estimator_.coef_, plain.fit(Z[:, :4], y, sample_weight=heavy).coef_)
         assert model.predict_proba(Z[:, :4])[:, 1].mean() == pytest.approx(np.average(y, weights=heavy), abs=0.1)
 
-    @pytest.mark.finding
+    @pytest.mark.regression
     def test_the_estimator_comes_first(self) -> None:
         pytest.importorskip("sklearn")
         from sklearn.linear_model import LogisticRegression
@@ -419,7 +419,7 @@ class TestScikitLearn:
         one, other = (calibcli.Calibrator(method=name).fit(Z[:, 0], Y == 0) for name in ("sigmoid", "platt"))
         assert np.array_equal(one.predict_proba(Z[:, 0]), other.predict_proba(Z[:, 0]))
 
-    @pytest.mark.finding
+    @pytest.mark.regression
     def test_a_label_of_probability_0_has_a_finite_score(self) -> None:
         """One tree, or a nearest neighbour, is sure and wrong somewhere: nan would end a search over all models."""
         pytest.importorskip("sklearn")

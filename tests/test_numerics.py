@@ -107,7 +107,7 @@ def test_effective_groups() -> None:
     assert effective_groups([0, 0]) == 0
 
 
-@pytest.mark.finding("2.9")
+@pytest.mark.regression("2.9")
 @pytest.mark.parametrize("alpha", [0.2, 0.05, 0.01, 1e-4])
 def test_score_bound_solves_its_equation_and_knows_what_no_row_showed(alpha: float) -> None:
     z, n = normal_quantile(1 - alpha), 400

@@ -186,7 +186,7 @@ def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("columns", [1, 2, 3])
 def test_scores_that_contradict_the_class_of_the_graph_are_refused(columns: int) -> None:
     """As converters write decision values of the opposite sign, or of pairs of classes, beside the predicted class."""

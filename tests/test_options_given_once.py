@@ -23,7 +23,7 @@ def options(name: str) -> list[Any]:
     return [p for p in build_command(name).params if isinstance(p, TyperOption)]
 
 
-@pytest.mark.finding("1.21")
+@pytest.mark.regression("1.21")
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.one_in(5)
 def test_an_option_of_one_value_is_given_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +35,7 @@ def test_an_option_of_one_value_is_given_once(name: str, capsys: pytest.CaptureF
             assert f"error: {option.opts[0]} was given more than once\n" in capsys.readouterr().err
 
 
-@pytest.mark.finding("1.21")
+@pytest.mark.regression("1.21")
 def test_lists_and_flags_may_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["metrics", TEST, "-m", "accuracy", "-m", "nll", "--json", "--json"]) == 0
     assert main(["metrics", "--level", "0.9", "--", TEST]) == 0
@@ -45,7 +45,7 @@ def test_lists_and_flags_may_be_repeated(capsys: pytest.CaptureFixture[str]) -> 
     assert "no such option" in capsys.readouterr().err
 
 
-@pytest.mark.finding("1.21")
+@pytest.mark.regression("1.21")
 def test_differences_are_shown_where_they_are() -> None:
     long = "a" * 100
     stored = {"recipe": {"lr": 0.1, "loss": f"{long}b", "at": [1, 2]}, "data": {"train": {"rows": 5}}, "same": 1}
@@ -75,8 +75,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("4 --resume with another --mean")
-@pytest.mark.finding("1.21")
+@pytest.mark.regression("4 --resume with another --mean")
+@pytest.mark.regression("1.21")
 @pytest.mark.parametrize(
     ("change", "said"),
     [

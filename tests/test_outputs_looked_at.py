@@ -158,7 +158,7 @@ each = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.one_in(18)
 @each
 def test_every_command_says_the_same(
@@ -172,7 +172,7 @@ def test_every_command_says_the_same(
         assert set(said.values()) <= {FINE}
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @each
 def test_the_look_itself(make: Callable[[], nn.Module], training: bool, expected: str) -> None:
     model, data = made(make, training), dataset.load(rows())
@@ -186,7 +186,7 @@ def test_the_look_itself(make: Callable[[], nn.Module], training: bool, expected
 PROGRAMS = ("batch-norm-training", "dropout-training", "sigmoid-1", "logits-3", "centred")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("container", ["torchscript", "pt2"])
@@ -204,7 +204,7 @@ def test_programs_keep_the_mode_that_they_were_saved_in(name: str, container: st
 
 
 @pytest.mark.extra
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_graphs_keep_the_mode_that_they_were_exported_in(name: str, tmp_path: Path) -> None:
     [(make, training, expected)] = [n[1:] for n in NETWORKS if n[0] == name]
@@ -239,7 +239,7 @@ class Drawn(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return self.x[i] + 0.1 * torch.randn(4), int(self.targets[i])
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_rows_that_are_drawn_at_random_are_blamed_on_the_data_and_may_train(tmp_path: Path) -> None:
     model = nn.Linear(4, 2)
     for call in (
@@ -253,7 +253,7 @@ def test_rows_that_are_drawn_at_random_are_blamed_on_the_data_and_may_train(tmp_
     assert found.command == "fit"
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_few_rows_and_models_that_squeeze_are_no_alarm() -> None:
     class Squeezes(nn.Module):
         def __init__(self) -> None:
@@ -268,7 +268,7 @@ def test_few_rows_and_models_that_squeeze_are_no_alarm() -> None:
     assert inference.check(dataset.load(rows(1)), Ends(plain, 2)) == 2
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_label_that_is_no_class_is_named() -> None:
     data = dataset.load(rows(4))
     data.labels[2] = -100
@@ -276,7 +276,7 @@ def test_a_label_that_is_no_class_is_named() -> None:
         inference.check(data, nn.Linear(4, 3))
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_logits_of_a_linear_layer_raise_no_alarm() -> None:
     """The share of small networks with logits in [0, 1] by chance, from fresh weights on 80 rows."""
     data = dataset.load(rows())

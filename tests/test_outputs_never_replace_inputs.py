@@ -129,7 +129,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.finding("3.2")
+@pytest.mark.regression("3.2")
 @pytest.mark.parametrize(("command", "line", "role", "option"), cases())
 @pytest.mark.parametrize("how", ["hard link", "symbolic link", "spelling"])
 def test_no_output_replaces_an_input(
@@ -360,7 +360,7 @@ def test_an_input_that_python_holds_is_not_replaced(made: dict[str, Path], tmp_p
     assert source.read_bytes() == kept
 
 
-@pytest.mark.finding("3.2")
+@pytest.mark.regression("3.2")
 def test_a_failing_check_leaves_its_baseline_alone(
     tmp_path: Path, made: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -374,7 +374,7 @@ def test_a_failing_check_leaves_its_baseline_alone(
     assert base.read_bytes() == before
 
 
-@pytest.mark.finding("3.2")
+@pytest.mark.regression("3.2")
 def test_a_table_does_not_replace_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,7 +393,7 @@ def test_a_table_does_not_replace_itself(
     assert "written twice" in capsys.readouterr().err
 
 
-@pytest.mark.finding("3.2")
+@pytest.mark.regression("3.2")
 @pytest.mark.parametrize("name", ["validation.npz", "test.npz", "model.safetensors", "model.pt"])
 @pytest.mark.parametrize("more", [[], ["--overwrite"], ["--resume"]])
 def test_fit_replaces_no_file_of_somebody_else(
@@ -406,7 +406,7 @@ def test_fit_replaces_no_file_of_somebody_else(
     assert content(tmp_path) == {name: b"mine"}
 
 
-@pytest.mark.finding("3.2")
+@pytest.mark.regression("3.2")
 def test_fit_does_not_write_over_what_it_starts_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     argv = ["--data", str(SAMPLES / "digits.npz"), "--epochs", "1", "--save", str(folder), "-q"]
@@ -418,7 +418,7 @@ def test_fit_does_not_write_over_what_it_starts_from(tmp_path: Path, capsys: pyt
     assert content(tmp_path) == before
 
 
-@pytest.mark.finding("3.2")
+@pytest.mark.regression("3.2")
 def test_nothing_is_written_into_an_input_folder(tmp_path: Path, made: dict[str, Path]) -> None:
     inside = tmp_path / "images" / "cats"
     inside.mkdir(parents=True)
@@ -445,7 +445,7 @@ def test_nothing_is_written_into_an_input_folder(tmp_path: Path, made: dict[str,
         claim(tmp_path / "logits.npz")
 
 
-@pytest.mark.finding("4 save-onto-a-folder")
+@pytest.mark.regression("4 save-onto-a-folder")
 @pytest.mark.parametrize(
     "argv",
     [

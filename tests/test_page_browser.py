@@ -89,7 +89,7 @@ def measured_in(page: Path, script: str, *options: str) -> Any:
     return json.loads(re.search(r'<pre id="found">(.*?)</pre>', dom, re.S)[1])  # type: ignore[index]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("by", [False, True])
 def test_the_reasons_of_a_gate_are_seen_whole_on_a_laptop(by: bool, tmp_path: Path) -> None:
     """At 1,280 pixels the table of verdicts is no wider than the page: `why`, its last column, is not cut."""
@@ -107,7 +107,7 @@ def test_the_reasons_of_a_gate_are_seen_whole_on_a_laptop(by: bool, tmp_path: Pa
     assert wide <= room
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_diagram_fits_a_telephone(tmp_path: Path) -> None:
     """A reliability diagram is as wide as the screen at most; a wide figure keeps a size that can be read."""
     data = np.load(Path(__file__).parent.parent / "sample_data" / "test.npz")

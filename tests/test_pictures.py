@@ -213,7 +213,7 @@ def test_a_picture_has_one_message() -> None:
     assert not any("ECE" in said and not said.startswith(("smooth ECE", "binned ECE")) for said in words("smooth"))
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_smooth_curve_has_the_number_that_belongs_to_it() -> None:
     """That is the smooth ECE; where it was not measured, the binned one is called so."""
     z, y = rows(900, 2.5)
@@ -233,7 +233,7 @@ def test_a_smooth_curve_has_the_number_that_belongs_to_it() -> None:
     assert inside("ece") == "binned ECE"
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_picture_of_a_focal_temperature_has_its_heat_map(tmp_path: Path) -> None:
     """What docs/papers.md and the demo write with one `-o FILE.svg`: both diagrams, and the map of T and gamma."""
     files = [str(SAMPLE / "validation.npz"), "--test", str(SAMPLE / "test.npz")]
@@ -358,7 +358,7 @@ def test_latex_is_escaped() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding
+@pytest.mark.regression
 def test_threads_leave_the_settings_of_matplotlib_as_they_were(tmp_path: Path) -> None:
     import matplotlib.pyplot as plt
 
@@ -382,7 +382,7 @@ def test_threads_leave_the_settings_of_matplotlib_as_they_were(tmp_path: Path) -
     assert len(set(pictures)) == 1
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("look", ["dark_background", "default", "none"])
 def test_ink_is_on_paper_in_every_style(own: bool, look: str) -> None:
@@ -406,7 +406,7 @@ def test_ink_is_on_paper_in_every_style(own: bool, look: str) -> None:
         plt.close("all")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_bars_are_called_as_their_axis_is() -> None:
     p, y = two_classes()
     for result in (calibcli.measure(p, y), calibcli.measure(np.column_stack([1 - p, p]), y, per_class=True)):

@@ -16,7 +16,7 @@ def _ranked(z: Any, y: Any, *methods: str) -> Any:
     return report.rank(methods, Predictions.of(z, y), report.RankingOptions())
 
 
-@pytest.mark.finding("maps 3")
+@pytest.mark.regression("maps 3")
 def test_one_difference_has_one_interval() -> None:
     """The row `none` of the ranking is the change of the NLL with its sign turned: all rows, the same folds."""
     rng = np.random.default_rng(0)
@@ -27,7 +27,7 @@ def test_one_difference_has_one_interval() -> None:
     assert (none.value, none.low, none.high) == pytest.approx((-change.value, -change.high, -change.low), rel=1e-9)
 
 
-@pytest.mark.finding("maps 3")
+@pytest.mark.regression("maps 3")
 def test_the_simplest_of_those_that_cannot_be_told_apart() -> None:
     """The truth is a temperature: whichever map has the lowest NLL by chance, it is what is recommended and saved."""
     higher = 0
@@ -44,7 +44,7 @@ def test_the_simplest_of_those_that_cannot_be_told_apart() -> None:
     assert higher > 0
 
 
-@pytest.mark.finding("maps 3")
+@pytest.mark.regression("maps 3")
 def test_a_map_that_is_better_in_accuracy_is_told_apart() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(800, 3)) * 3
@@ -52,7 +52,7 @@ def test_a_map_that_is_better_in_accuracy_is_told_apart() -> None:
     assert _ranked(z, y, "temperature", "vector").recommended == "vector"
 
 
-@pytest.mark.finding("maps 3")
+@pytest.mark.regression("maps 3")
 def test_no_method_at_the_end_of_its_range_is_recommended() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(500, 3)) * 30

@@ -135,7 +135,7 @@ def test_any_encoding_of_stdout(encoding: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("5 seconds")
+@pytest.mark.regression("5 seconds")
 def test_two_runs_differ_in_their_time_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [tmp_path / name for name in ("one", "two")]
     shown = []

@@ -42,7 +42,7 @@ def test_units() -> None:
     assert number_format.shown(Estimate(name="x", value=1.5, unit="nats")).value == "1.500"
 
 
-@pytest.mark.finding("maps 4")
+@pytest.mark.regression("maps 4")
 def test_a_value_next_to_its_limit_does_not_lengthen_its_interval() -> None:
     found = number_format.shown(Estimate(name="x", value=9e-18, low=-0.3167465434, high=0.2, level=0.95), 0.0)
     assert found.value == "9e-18"

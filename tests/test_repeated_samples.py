@@ -233,19 +233,19 @@ def test_of_200_files_that_repeat_samples_nearly_all_are_said(tmp_path: Path) ->
     assert sum(found.values()) >= 190, [case for case, yes in found.items() if not yes]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("kind", HONEST)
 def test_a_file_whose_rows_are_samples_of_their_own_keeps_its_verdict(kind: str, tmp_path: Path) -> None:
     assert not said(HONEST[kind](np.random.default_rng(1)), tmp_path)[0]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("kind", BROKEN)
 def test_samples_that_come_twice_are_no_rows(kind: str, tmp_path: Path) -> None:
     assert said(BROKEN[kind](np.random.default_rng(1)), tmp_path)[0]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_line_that_a_gate_names_decides_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """400 samples, each five times with noise: as 2,000 rows they would show what 400 cannot."""
     rng = np.random.default_rng(4)
@@ -273,7 +273,7 @@ def test_the_line_that_a_gate_names_decides_it(tmp_path: Path, capsys: pytest.Ca
     assert calibcli.check(z, y, ids=np.arange(400) // 2, min={"accuracy": 0.5}, **counts).passed  # type: ignore[arg-type]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_groups_that_share_samples_do_not_make_them_one() -> None:
     """Twenty folds of three repeats: each sample lies in three of these groups, which are then not independent."""
     rng = np.random.default_rng(5)
@@ -286,7 +286,7 @@ def test_groups_that_share_samples_do_not_make_them_one() -> None:
     assert "in several groups" in made.message
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_watch_refuses_samples_that_come_twice_and_names_the_ids(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,7 +112,7 @@ def test_a_result_and_its_rows_give_one_number_of_rows_that_decide(tmp_path: Pat
     assert "pass the scores" in of_result.message
 
 
-@pytest.mark.finding("1.12")
+@pytest.mark.regression("1.12")
 def test_a_result_is_neither_true_nor_false() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(800, 3)) * 2
@@ -137,7 +137,7 @@ def test_a_result_is_neither_true_nor_false() -> None:
     assert Result(command="metrics").verdict is None
 
 
-@pytest.mark.finding("1.12")
+@pytest.mark.regression("1.12")
 def test_exit_code_is_of_the_checks_that_count() -> None:
     def of(*checks: tuple[str, bool]) -> Result:
         made = [Check(rule="ece <= 1", outcome=o, fatal=fatal) for o, fatal in checks]  # type: ignore[arg-type]
@@ -153,7 +153,7 @@ def test_exit_code_is_of_the_checks_that_count() -> None:
     assert of(("inconclusive", True)).exit_code == 3
 
 
-@pytest.mark.finding("1.21")
+@pytest.mark.regression("1.21")
 def test_result_is_asked_by_name_or_any_spelling() -> None:
     def of(*names: str) -> Result:
         return Result(command="metrics", estimates=[Estimate(name=n, value=float(i)) for i, n in enumerate(names)])
@@ -185,7 +185,7 @@ def test_plots_are_made_when_they_are_asked_for() -> None:
     assert later.plots + none == none + later.plots == now.plots
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     ("key", "value"), [*(("inputs", value) for value in (True, 5, "x", {"a": 1}, [1], [["a"]])), ("seconds", "x")]
 )

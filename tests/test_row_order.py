@@ -31,7 +31,7 @@ def bench() -> ModuleType:
         sys.path.remove(folder)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("shift", [1, -1, 2, 7, -10])
 @pytest.mark.parametrize("k", [2, 3])
 def test_shifted_labels_are_refused_with_the_shift(shift: int, k: int) -> None:
@@ -42,7 +42,7 @@ def test_shifted_labels_are_refused_with_the_shift(shift: int, k: int) -> None:
     assert "the same order" in found.value.fix
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
@@ -58,7 +58,7 @@ def test_labels_in_a_known_other_order_are_refused(labels: np.ndarray, words: st
         calibcli.measure(Z, labels)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_shuffled_labels_are_no_overconfidence(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=Z, labels=RNG.permutation(Y))
     found = calibcli.measure(tmp_path / "a.npz")

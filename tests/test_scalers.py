@@ -346,7 +346,7 @@ class Slow:
 
 
 @pytest.mark.slow
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("case", [34, 37, 74, 79])
 def test_few_rows_that_lack_a_valley_do_not_hide_it(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit without a report, as each fold has, ends in the optimum of all rows, wherever few rows begin."""
@@ -364,7 +364,7 @@ def test_few_rows_that_lack_a_valley_do_not_hide_it(case: int, monkeypatch: pyte
         assert slow.nll(math.log(fit["beta"]), float(fit["gamma"])) <= least + 1e-10
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     ("n", "k", "kind"),
     [(1500, 2, "rows"), (700, 10, "weights"), (900, 10, "groups"), (900, 10, "saturated"), (300, 100, "rows")],

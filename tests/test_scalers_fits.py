@@ -42,7 +42,7 @@ GROUPED_FOCAL = [1.8343391323794358, 1.0401799203553794]
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.7")
+@pytest.mark.regression("2.7")
 @pytest.mark.parametrize(
     ("spec", "groups"),
     [*(("temperature", groups) for groups in (0, 30, 100)), ("focal_temperature", 0), ("focal_temperature", 30)],
@@ -59,7 +59,7 @@ def test_intervals_of_t_cover(spec: str, groups: int) -> None:
         assert covered.share >= (0.8 if focal else 0.885)
 
 
-@pytest.mark.finding("2.7")
+@pytest.mark.regression("2.7")
 @pytest.mark.parametrize("spec", ["temperature", "focal_temperature"])
 def test_few_groups_have_no_interval_and_say_why(spec: str) -> None:
     p = predictions(300, groups=np.minimum(np.arange(300) // 100, 1))
@@ -69,7 +69,7 @@ def test_few_groups_have_no_interval_and_say_why(spec: str) -> None:
     assert "effective groups" in estimate.reason
 
 
-@pytest.mark.finding("2.7")
+@pytest.mark.regression("2.7")
 def test_groups_widen_the_interval_and_counts_are_rows() -> None:
     p = predictions(300)
     tripled = [np.repeat(a, 3, axis=0) for a in (p.logits, p.labels, np.arange(300))]
@@ -112,7 +112,7 @@ def draw_focal(n: int) -> Predictions:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("2.7")
+@pytest.mark.regression("2.7")
 @pytest.mark.parametrize("seed", [0, 7, 9])
 def test_gamma_at_its_bound_leaves_an_interval_of_t_or_a_reason(seed: int) -> None:
     from scale_coverage import draw
@@ -157,7 +157,7 @@ def test_the_interval_of_t_ends_above_zero_where_rows_are_wrong() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("4 focal_temperature well determined")
+@pytest.mark.regression("4 focal_temperature well determined")
 @pytest.mark.parametrize("gamma", [0.12, 0.62])
 def test_the_optimum_is_among_the_points_of_the_profile(gamma: float) -> None:
     """So many rows that the set of gamma lies between two points of the grid."""
@@ -173,7 +173,7 @@ def test_the_optimum_is_among_the_points_of_the_profile(gamma: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("4 focal_temperature well determined")
+@pytest.mark.regression("4 focal_temperature well determined")
 def test_acceptable_is_never_empty() -> None:
     """Count weights make 100 rows as good as 10⁹: nothing but the optimum is acceptable."""
     p = predictions(400)
@@ -203,7 +203,7 @@ def penalised(shape: Shape, x: np.ndarray, p: Predictions, theta: np.ndarray, la
     return g
 
 
-@pytest.mark.finding("1.22")
+@pytest.mark.regression("1.22")
 @pytest.mark.parametrize("kind", ["full", "diagonal", "scalar"])
 @pytest.mark.parametrize(("k", "lam"), [(2, 0.1), (3, 1e-3), (10, 1e-2), (30, 10.0), (100, 100.0)])
 @pytest.mark.one_in(5)
@@ -221,13 +221,13 @@ def test_the_gradient_at_the_optimum_is_as_small_as_stated(kind: str, k: int, la
         assert size == pytest.approx(regression.gradient, abs=1e-10)
 
 
-@pytest.mark.finding("1.22")
+@pytest.mark.regression("1.22")
 def test_separable_classes_without_a_penalty_have_an_optimum() -> None:
     z = np.random.default_rng(0).standard_normal((60, 3)) * 3
     assert not calibrators.fit("vector", Predictions.of(z, z.argmax(axis=1))).notes
 
 
-@pytest.mark.finding("1.22")
+@pytest.mark.regression("1.22")
 @pytest.mark.slow
 def test_all_methods_on_realistic_rows_are_quick(tmp_path: Path) -> None:
     """A fifth of the rows of benchmarks/scale.py --commands, in a process of its own."""
@@ -241,7 +241,7 @@ def test_all_methods_on_realistic_rows_are_quick(tmp_path: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10
 
 
-@pytest.mark.finding("1.22")
+@pytest.mark.regression("1.22")
 def test_progress_moves_while_penalties_are_searched() -> None:
     seen: list[float] = []
     calibrators.fit("matrix", predictions(200), progress=lambda fraction, text: seen.append(fraction))
@@ -300,7 +300,7 @@ def test_full_matrices_of_very_many_classes_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("1.19")
+@pytest.mark.regression("1.19")
 @pytest.mark.parametrize("k", [2, 3, 30])
 @pytest.mark.parametrize("spec", SPECS)
 def test_parameters_are_printed_and_inspected(
@@ -355,7 +355,7 @@ def header(k: int = 3, **changed: Any) -> dict[str, Any]:
 ONE = {"beta": np.array(0.5)}
 
 
-@pytest.mark.finding("4 calibrator-metadata files")
+@pytest.mark.regression("4 calibrator-metadata files")
 @pytest.mark.parametrize(
     ("changed", "tensors"),
     [
@@ -410,7 +410,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.finding("4 calibrator-metadata files")
+@pytest.mark.regression("4 calibrator-metadata files")
 @pytest.mark.parametrize("spec", ["temperature", "focal_temperature", "platt", "matrix:lam=1,mu=1", "isotonic-top"])
 @settings(max_examples=50, deadline=None)
 @given(
@@ -429,7 +429,7 @@ def test_edited_calibrators_end_in_0_or_4(
     assert damaged(folder / "c.safetensors", about, dict(scaler.parameters)) in (0, 4)
 
 
-@pytest.mark.finding("4 calibrator-metadata files")
+@pytest.mark.regression("4 calibrator-metadata files")
 @pytest.mark.parametrize("spec", SPECS)
 @settings(max_examples=30, deadline=None)
 @given(

@@ -38,7 +38,7 @@ def as_kind(z: np.ndarray, kind: str) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("1.1")
+@pytest.mark.regression("1.1")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("k", [2, 3, 10])
 @pytest.mark.parametrize("spec", SPECS)
@@ -54,7 +54,7 @@ def test_a_scaler_takes_what_the_fit_took(spec: str, k: int, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("1.1")
+@pytest.mark.regression("1.1")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_fit_on_one_column_takes_one_column(spec: str, kind: str) -> None:
@@ -69,7 +69,7 @@ def test_a_fit_on_one_column_takes_one_column(spec: str, kind: str) -> None:
     np.testing.assert_allclose(found, both, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.finding("1.1")
+@pytest.mark.regression("1.1")
 def test_what_cannot_be_of_the_kind_is_refused() -> None:
     z, y = data()
     by = {kind: calibcli.fit_scaler(as_kind(z, kind), y).scaler for kind in KINDS}
@@ -92,7 +92,7 @@ def test_what_cannot_be_of_the_kind_is_refused() -> None:
         assert scaler.predict_proba(np.empty((0, 3))).shape == (0, 3)
 
 
-@pytest.mark.finding("1.1")
+@pytest.mark.regression("1.1")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_kind_is_saved_with_the_calibrator(kind: str, tmp_path: Path) -> None:
     z, y = data(k=2)
@@ -104,7 +104,7 @@ def test_the_kind_is_saved_with_the_calibrator(kind: str, tmp_path: Path) -> Non
         np.testing.assert_array_equal(again.predict_proba(scores), fit.predict_proba(scores))
 
 
-@pytest.mark.finding("1.1")
+@pytest.mark.regression("1.1")
 def test_tensors_are_arrays() -> None:
     torch = pytest.importorskip("torch")
     z, y = data()
@@ -133,7 +133,7 @@ def hard_scores(draw: Any) -> tuple[np.ndarray, np.ndarray]:
     return z.astype(draw(st.sampled_from([np.float32, np.float64]))), y
 
 
-@pytest.mark.finding("1.2")
+@pytest.mark.regression("1.2")
 @settings(max_examples=60, deadline=None)
 @given(hard_scores(), st.sampled_from(["isotonic-top", "histogram:of=top"]), st.sampled_from(["float32", "float64"]))
 def test_top_maps_keep_the_argmax_and_sum_to_one(
@@ -155,7 +155,7 @@ def test_top_maps_keep_the_argmax_and_sum_to_one(
     np.testing.assert_allclose(written, np.exp(log_p), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.finding("1.2")
+@pytest.mark.regression("1.2")
 @pytest.mark.parametrize("k", [2, 10, 100])
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.one_in(7)
@@ -186,7 +186,7 @@ def test_after_is_apply_and_metrics(
         assert found[name] == pytest.approx(value, rel=1e-7, abs=1e-9), name
 
 
-@pytest.mark.finding("1.2")
+@pytest.mark.regression("1.2")
 def test_a_probability_too_small_for_the_file_is_not_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,7 +203,7 @@ def test_a_probability_too_small_for_the_file_is_not_zero(
     assert json.loads(capsys.readouterr().out)["estimates"][0]["value"] > 0
 
 
-@pytest.mark.finding("1.1")
+@pytest.mark.regression("1.1")
 def test_bins_of_histogram_do_not_depend_on_rounding() -> None:
     z, y = data(600, 10)
     scaler = calibrators.fit("histogram", Predictions.of(z, y)).scaler
@@ -213,7 +213,7 @@ def test_bins_of_histogram_do_not_depend_on_rounding() -> None:
 # --- what a map makes worse
 
 
-@pytest.mark.finding("1.7")
+@pytest.mark.regression("1.7")
 def test_what_is_worse_is_said_and_never_recommended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     z, y = data(3000, 20)
     z /= 2  # calibrated already: bins of 1/20 of each class's rows destroy the ranking
@@ -238,7 +238,7 @@ def test_what_is_worse_is_said_and_never_recommended(tmp_path: Path, capsys: pyt
     assert any("not recommended" in note for note in found["notes"])
 
 
-@pytest.mark.finding("1.7")
+@pytest.mark.regression("1.7")
 @pytest.mark.parametrize("k", [2, 3, 20])
 def test_no_method_that_makes_worse_is_recommended(k: int) -> None:
     z, y = data(600, k)
@@ -252,7 +252,7 @@ def test_no_method_that_makes_worse_is_recommended(k: int) -> None:
     assert any("no method is recommended" in note for note in alone.notes)
 
 
-@pytest.mark.finding("1.7")
+@pytest.mark.regression("1.7")
 def test_a_map_that_changes_no_class_has_no_interval_of_width_zero() -> None:
     from calibcli.metrics.paired import differences
     from calibcli.scores.columns import columns
@@ -269,7 +269,7 @@ def test_a_map_that_changes_no_class_has_no_interval_of_width_zero() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("1.7")
+@pytest.mark.regression("1.7")
 @pytest.mark.parametrize("grouped", [False, True])
 def test_paired_differences_cover(grouped: bool) -> None:
     from calibcli.metrics.paired import differences

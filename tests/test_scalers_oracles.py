@@ -485,7 +485,7 @@ def test_platt_of_rows_that_are_all_sure(right: float, least: float) -> None:
     assert found == pytest.approx(expected, abs=1e-7)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_fit_that_settled_is_not_said_to_have_no_minimum() -> None:
     """A gradient of 0 ends a fit at once, where no step says what is left."""
     y = np.array([0, 0, 1, 1] * 10)

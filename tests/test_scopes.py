@@ -132,7 +132,7 @@ TEXTS = ["screen"] + [name for name in render.NAMES if name not in ("png", "svg"
 OF_CHECKS = ("badge", "github", "junit", "toml")
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("command", ["metrics", "scale", "check"])
@@ -151,7 +151,7 @@ def with_values(text: str, values: tuple[str, str]) -> str:
     return re.sub("|".join(plain(values)), lambda token: bare(values[plain(values).index(token[0])]), text)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("command", ["metrics", "scale", "check"])
@@ -164,7 +164,7 @@ def test_pictures_have_the_same_panels(command: str, values: tuple[str, str]) ->
     assert len({plot.name for plot in pairs[0].plots}) == len(pairs[0].plots)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_two_groups_of_a_file_are_two_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     p = rows(PAIRS["phases"])
     lines = [",".join(["logit_0", "logit_1", "logit_2", "label", "visit"])]
@@ -200,7 +200,7 @@ def test_two_groups_of_a_file_are_two_rows(folder: Path, capsys: pytest.CaptureF
 # Numbers that are stored and read back: in comparisons, gates, reports, and through other commands.
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("command", ["metrics", "scale", "check"])
@@ -214,7 +214,7 @@ def test_a_file_has_the_scopes_that_were_measured(command: str, values: tuple[st
     assert not any(where.against for where in of_slices)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 def test_a_stored_result_is_gated_slice_by_slice(values: tuple[str, str]) -> None:
     stored = Result.from_json(found("metrics", values).to_json())
@@ -225,7 +225,7 @@ def test_a_stored_result_is_gated_slice_by_slice(values: tuple[str, str]) -> Non
         assert outcomes == {"visit=absent": "not_run", f"visit={first}": "fail", f"visit={second}": "pass"}
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 def test_a_slice_of_a_stored_result_is_named_by_its_scope(values: tuple[str, str]) -> None:
     for value in values:
@@ -233,7 +233,7 @@ def test_a_slice_of_a_stored_result_is_named_by_its_scope(values: tuple[str, str
         assert [c.outcome for c in judged.checks] == ["pass"], judged.checks
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 def test_conditions_choose_the_rows_of_a_value(values: tuple[str, str]) -> None:
     by = f"visit={json.dumps(values[0])}"
@@ -247,7 +247,7 @@ def test_conditions_choose_the_rows_of_a_value(values: tuple[str, str]) -> None:
         as_written(again, name)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("command", ["metrics", "scale"])
@@ -260,7 +260,7 @@ def test_stored_results_are_compared_slice_by_slice(command: str, values: tuple[
             assert one == with_values(other, values), name
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_report_has_a_row_for_each_slice(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("r.json").write_text(found("metrics", PAIRS["phases"]).to_json())
     assert main(["report", "r.json", "-o", "page.html"]) == 0
@@ -270,7 +270,7 @@ def test_a_report_has_a_row_for_each_slice(folder: Path, capsys: pytest.CaptureF
     assert not re.search(r"<th scope=col>before<", page)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("values", [("", "x"), (" ", "x"), ("x ", "x")], ids=["empty", "blank", "ends in a blank"])
 def test_values_that_look_empty(values: tuple[str, str]) -> None:
     result = found("metrics", values)
@@ -289,7 +289,7 @@ def test_values_that_look_empty(values: tuple[str, str]) -> None:
     assert {c.scope for c in shown.checks} == {f"visit={value}" for value in values}
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_watch_has_the_slices_as_they_are(folder: Path) -> None:
     for values in PAIRS.values():
         watch = calibcli.Watch(max={"brier": 0.9})
@@ -303,7 +303,7 @@ def test_a_watch_has_the_slices_as_they_are(folder: Path) -> None:
 # Neighbours: other names that are written by users and stand in a scope.
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_columns_that_hold_signs() -> None:
     """A column `k=v` was called `k`, and shared its values with a column `k`."""
     for column in ("k=v", "a, b", "x - y", "loss", "after", "score"):
@@ -316,7 +316,7 @@ def test_columns_that_hold_signs() -> None:
         assert f"By {column}" in render.module("html").render(stored)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_two_columns_with_one_scope() -> None:
     """Of `a` the value `b=c`, and of `a=b` the value `c`: a stored result was refused as if edited."""
     p = rows(("left", "right"))
@@ -337,7 +337,7 @@ def test_two_columns_with_one_scope() -> None:
     }
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("values", PAIRS.values(), ids=PAIRS)
 def test_labels_of_many(values: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,7 +358,7 @@ def test_labels_of_many(values: tuple[str, str], capsys: pytest.CaptureFixture[s
     assert {*parts} == {f"{value} {phase}" for value in values for phase in ("before", "after")}
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     "names",
     [("x - y", "b"), ("b", "x - y"), ("a", "b - a"), ("a, b", "c, d"), ("lr=0.1", "lr=0.2"), ("before", "after")],
@@ -379,7 +379,7 @@ def test_names_of_models(names: tuple[str, str]) -> None:
         assert [c.outcome for c in judged.checks] == ["not_run"]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_model_whose_name_ends_like_another() -> None:
     """Of the models `a`, `b` and `c, b`, the last was shown in the rows of the second."""
     models = [calibcli.from_arrays(rows(("l", "r")).logits * t, rows(("l", "r")).labels) for t in (1, 0.5, 0.2)]
@@ -391,7 +391,7 @@ def test_the_model_whose_name_ends_like_another() -> None:
         assert value in line, (line, values)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_models_whose_scores_are_compared() -> None:
     """`calib ood` with a model called `k=v`: its difference was judged by a gate as if it were the metric."""
     rng = np.random.default_rng(1)
@@ -413,7 +413,7 @@ def test_models_whose_scores_are_compared() -> None:
         )
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_tasks_of_an_evaluation() -> None:
     """Names of tasks, beside their mean: `mean of tasks` may itself be a task."""
     values = ("mean of tasks", "k=v, day before")
@@ -434,7 +434,7 @@ def numbers(scope: str, value: float = 0.5) -> list[Estimate]:
     ]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_gate_takes_the_loss_of_a_run_for_no_difference() -> None:
     """Of several runs, `ce after` was taken for a difference, and `focal:gamma=2 after` not."""
     scopes = [f"{loss} {phase}" for loss in ("ce", "focal:gamma=2") for phase in ("before", "after", CHANGE)]
@@ -446,7 +446,7 @@ def test_a_gate_takes_the_loss_of_a_run_for_no_difference() -> None:
             assert "differences" in judged.checks[0].message
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("arm", ["FL, after", "CE - LS", "gamma=2", "long before", "minus baseline"])
 def test_arms_of_studies(arm: str) -> None:
     e = Estimate(name="nll", value=1.0, **Scope(subject=arm).fields)

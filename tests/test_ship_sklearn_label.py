@@ -11,7 +11,7 @@ import pytest
 import calibcli
 from calibcli.core.errors import InputError
 
-pytestmark = [pytest.mark.extra, pytest.mark.finding]
+pytestmark = [pytest.mark.extra, pytest.mark.regression]
 NAMES = {"whole": [3, 5, 9], "text": ["ant", "bee", "cat"]}
 
 

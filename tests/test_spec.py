@@ -150,7 +150,7 @@ def test_every_entry_of_a_room_is_found(room: str) -> None:
     assert sum(len(s.entries) for s in registries) == sum(len(put.findall(f.read_text())) for f in files)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     ("name", "fix"),
     [("ace", "did you mean 'adaece'?"), ("O:E", "did you mean 'observed_expected'?"),

@@ -87,7 +87,7 @@ def test_every_numeric_option_has_a_range(registry: Registry, entry: Entry, key:
         within(default, entry.options[key].annotation, "")
 
 
-@pytest.mark.finding("4 option-ranges")
+@pytest.mark.regression("4 option-ranges")
 @pytest.mark.parametrize(("registry", "entry", "key", "kind"), NUMERIC)
 def test_outside_its_range_an_option_is_refused_by_name(registry: Registry, entry: Entry, key: str, kind: Any) -> None:
     bounds = range_of(kind)
@@ -133,7 +133,7 @@ def test_values_that_the_program_fills_in_obey_the_range_too() -> None:
         METRICS.choose("ece", bins=10**401)
 
 
-@pytest.mark.finding("3.5")
+@pytest.mark.regression("3.5")
 @pytest.mark.parametrize(
     "spec", ["ece:bins=15,bins=1", "ece:bins=15,BINS=15", "smece:variant=exact,of=top,variant=exact"]
 )
@@ -142,7 +142,7 @@ def test_an_option_twice_is_refused(spec: str) -> None:
         METRICS.choose(spec)
 
 
-@pytest.mark.finding("1.19")
+@pytest.mark.regression("1.19")
 def test_an_unknown_scaler_is_answered_in_the_words_of_the_docs() -> None:
     with pytest.raises(UsageError) as caught:
         SCALERS.choose("xyz")
@@ -175,7 +175,7 @@ def three_classes() -> Any:
     return from_arrays(logits, labels)
 
 
-@pytest.mark.finding("4 smece-sigma")
+@pytest.mark.regression("4 smece-sigma")
 @pytest.mark.parametrize("spec", ends(METRICS))
 @pytest.mark.one_in(5)
 def test_a_metric_works_at_the_ends_of_its_ranges(spec: str, three_classes: Any) -> None:

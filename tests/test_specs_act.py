@@ -80,7 +80,7 @@ def differ(a: Tensor, b: Tensor) -> bool:
 
 
 @pytest.mark.one_in(5)
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("loss", ["ce", "focal:gamma=2"])
 def test_a_penalty_acts_in_training_and_is_refused_where_rows_stand_alone(loss: str, penalty: str) -> None:
@@ -105,7 +105,7 @@ def test_a_penalty_acts_in_training_and_is_refused_where_rows_stand_alone(loss: 
     assert calibcli.loss(unweighted).spec == losses.objective(loss).spec
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_what_is_of_a_batch_is_no_loss_of_rows_in_python_either() -> None:
     model, x, y = problem()
     for given in (losses.objective("ce+mmce"), losses.PENALTIES.choose("mmce")()):
@@ -119,7 +119,7 @@ def test_what_is_of_a_batch_is_no_loss_of_rows_in_python_either() -> None:
         calibcli.loss("mmce")  # papers mean ce+mmce by it
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_checkpoint_that_was_trained_with_a_penalty_is_measured_without_it_and_says_so(tmp_path: Path) -> None:
     _, x, y = problem()
     data = (x.float(), y)

@@ -43,7 +43,7 @@ CASES = {
 
 
 @needs_full
-@pytest.mark.finding("4 stderr gone")
+@pytest.mark.regression("4 stderr gone")
 @pytest.mark.parametrize("gone", ["stderr", "stdout", "both"])
 @pytest.mark.parametrize("code", CASES)
 def test_streams_that_take_nothing(code: int, gone: str, monkeypatch: Any, capsys: Any) -> None:
@@ -58,7 +58,7 @@ def test_streams_that_take_nothing(code: int, gone: str, monkeypatch: Any, capsy
 
 
 @needs_full
-@pytest.mark.finding("4 stderr gone")
+@pytest.mark.regression("4 stderr gone")
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -90,7 +90,7 @@ def hung_up() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.finding("4 SIGHUP")
+@pytest.mark.regression("4 SIGHUP")
 @pytest.mark.usefixtures("hung_up")
 @pytest.mark.parametrize(
     ("number", "code", "said"),
@@ -125,7 +125,7 @@ def test_signals_save_what_a_run_has(number: int, code: int, said: str, tmp_path
     assert (tmp_path / "run" / "state.pt").exists()
 
 
-@pytest.mark.finding("4 SIGHUP")
+@pytest.mark.regression("4 SIGHUP")
 @pytest.mark.usefixtures("hung_up")
 def test_ctrl_c_ends_a_long_search_at_once(tmp_path: Path) -> None:
     """Within a second on an idle machine; shared ones get more."""
@@ -302,7 +302,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.finding("4 Ctrl-C during imports")
+@pytest.mark.regression("4 Ctrl-C during imports")
 @pytest.mark.parametrize(
     ("module", "name", "code"),
     [("calibcli.cli.run", "SIGINT", 130), ("torch", "SIGTERM", 143), ("torch.fx", "SIGINT", 130)],
@@ -315,7 +315,7 @@ def test_signals_during_imports(module: str, name: str, code: int) -> None:
     assert done.stdout == ""
 
 
-@pytest.mark.finding("4 Python warnings")
+@pytest.mark.regression("4 Python warnings")
 @pytest.mark.parametrize("asked", [[], ["default"]])
 def test_warnings_of_libraries_are_no_words_of_ours(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from calibcli.gate import check

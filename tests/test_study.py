@@ -740,7 +740,7 @@ def test_the_causes_of_curvature_have_two_doses_each_beside_one_base() -> None:
     assert rate.options == {"lr": 0.1}
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("network", ["ResNet-50 wide", "mlp:hidden=999"])
 def test_printed_numbers_of_another_network_are_left_out(network: str) -> None:
     """Also of one that is built by nobody here."""
@@ -833,7 +833,7 @@ def test_shapes_are_those_of_the_loss_itself() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_focal_map_lowers_the_top_from_so_many_classes_on() -> None:
     """By brute force near even probabilities, where a small lead of the top class shrinks or grows."""
     fewest = {1e-6: 5, 0.5: 7, 1.0: 8, 2.0: 10, 3.0: 12}
@@ -1266,14 +1266,14 @@ def test_claims_about_arms_that_are_not_complete_are_undecided(tmp_path: Path) -
         work.done(tmp_path, first, {**what, "seed": 5})
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_an_arm_is_trained_with_all_digits_of_its_place_on_the_axis() -> None:
     arms = parsing.parse(LITTLE.replace("gamma = [1, 3]", "gamma = [1.23456789, 3.0, 1e-5]"), "l.toml").arms[-3:]
     assert [arm.loss for arm in arms] == [f"focal:gamma={text}" for text in ("1.23456789", "3", "1e-05")]
     assert arms[0].at["gamma"] == 1.23456789
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("k", [2, 3])
 def test_numbers_of_training_rows_are_the_metrics_of_those_names(k: int) -> None:
     """With two classes the gap is that of the event, as on the test rows that a claim compares it with."""
@@ -1483,7 +1483,7 @@ def test_workers_take_one_gpu_after_the_other(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_worker_runs_no_module_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "signal.py").write_text("open('ran', 'w')\n", "utf-8")
     monkeypatch.chdir(tmp_path)

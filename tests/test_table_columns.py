@@ -64,7 +64,7 @@ def options(fix: str) -> list[dict[str, str]]:
 # Two families of scores.
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     ("one", "two"),
     [
@@ -115,7 +115,7 @@ def test_columns_that_are_no_other_scores_do_not_stop_a_table(tmp_path: Path, fu
 # A probability of one class beside the predicted class.
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("cut", [0.5, 0.2])
 @pytest.mark.parametrize("names", [("no", "yes"), ("benign", "malignant"), ("1", "0"), ("0", "1")])
 @pytest.mark.parametrize("header", ["label,y_pred,pred_prob", "target,pred_label,prediction", "label,pred,confidence"])
@@ -130,7 +130,7 @@ def test_a_probability_of_one_class_is_no_confidence(
     assert numbers(path, **how) == pytest.approx(of(Q, TWO), abs=1e-9)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_probability_of_one_class_beside_a_verdict(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", "label,correct,confidence", TWO, ((Q > 0.5) == TWO).astype(int), Q)
     assert "it is the probability of 1" in refused(path).problem
@@ -158,7 +158,7 @@ def test_the_predicted_class_of_any_name(tmp_path: Path) -> None:
 # Predictions, one-hot truth, sorted scores.
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize(
     ("header", "columns", "k"),
     [
@@ -180,7 +180,7 @@ def test_the_column_that_follows_from_the_scores_is_the_prediction(
     assert numbers(table(tmp_path / "a.csv", header, *columns)) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_label_by_name_that_is_the_prediction_is_refused_where_another_could_be(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", "p_cat,p_dog,p_fox,class,animal", *P.T, GUESSES, ANIMALS)
     found = refused(path)
@@ -190,7 +190,7 @@ def test_a_label_by_name_that_is_the_prediction_is_refused_where_another_could_b
     assert any("every label is the class with the largest score" in note for note in calibcli.read(alone).notes)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("header", ["pred_A,pred_B,pred_C,true_A,true_B,true_C", "prob_0,prob_1,prob_2,y_0,y_1,y_2"])
 def test_one_hot_columns_are_the_labels(tmp_path: Path, header: str) -> None:
     order = [2, 0, 1]  # of the columns of truth
@@ -203,7 +203,7 @@ def test_one_hot_columns_are_the_labels(tmp_path: Path, header: str) -> None:
     assert numbers(path, scores=",".join(names[:3]), labels=",".join(names[3:])) == numbers(path)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_one_of_the_one_hot_columns_is_never_proposed(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", "a,b,c,is_a,is_b,late", *Z.T, 1 * (Y == 0), 1 * (Y == 1), RNG.integers(0, 2, N))
     assert "--labels" not in refused(path).fix
@@ -222,7 +222,7 @@ def test_a_class_that_is_never_observed_is_said() -> None:
     assert not any("no label" in note for note in calibcli.from_arrays(Z, Y).notes)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("known", [True, False])
 def test_the_largest_scores_of_each_row_are_not_those_of_classes(tmp_path: Path, known: bool) -> None:
     order = np.argsort(-P, axis=1)
@@ -253,7 +253,7 @@ def test_log_probabilities_of_tokens_are_not_proposed_as_classes(tmp_path: Path)
 # Several labels, some of them not known.
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("absent", [np.nan, -1])
 @pytest.mark.parametrize("dtype", [float, int])
 def test_a_label_that_is_not_known_counts_for_the_others(tmp_path: Path, absent: float, dtype: type) -> None:
@@ -292,7 +292,7 @@ def test_columns_of_several_labels_are_named_by_comma(tmp_path: Path) -> None:
     assert [e.value for e in found.estimates if e.name == "brier"] == pytest.approx(((P - truth) ** 2).mean(0).tolist())
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("form", ["npz", "jsonl", "csv"])
 @pytest.mark.parametrize(("one", "two"), [("prob", "cal_prob"), ("probs", "cal_probs"), ("score", "score_new")])
 def test_two_arrays_of_probabilities_are_refused_with_both_lines(tmp_path: Path, form: str, one: str, two: str) -> None:

@@ -119,7 +119,7 @@ def test_an_error_names_the_row_and_the_column(tmp_path: Path) -> None:
     assert f"row 4 of {path} has 3 cells, the header 5" in read(path)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_many_short_texts_take_few_bytes_each() -> None:
     """Equal texts are one object from the start: a word of two letters took 64 bytes until the whole table was read."""
     table = b"logit_0,logit_1" + b",text" * 9 + b"\n" + (b"1,2" + b",ab" * 9 + b"\n") * 500

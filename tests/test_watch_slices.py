@@ -41,7 +41,7 @@ RULE = ("--max", "brier=0.25", "--max", "ece=0.2", "--by", "site", "-q")
 OLD = {"a": (150, 0.9), "b": (150, 0.9)}
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_slice_that_comes_on_the_second_night_raises_its_alarm(tmp_path: Path) -> None:
     """It has a stream for each rule, also after the state was read again; the history of the others stays theirs."""
     state, before = tmp_path / "s.json", list[Any]()
@@ -62,7 +62,7 @@ def test_a_slice_that_comes_on_the_second_night_raises_its_alarm(tmp_path: Path)
     assert state_file.load(state).settings.rules[2].since == [1, 1, 2]
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_rows_of_a_new_slice_count_once_and_parts_with_other_new_slices_merge(tmp_path: Path) -> None:
     first = saved(tmp_path / "0.npz", outputs(OLD, 0))
     for name in "xy":
@@ -133,7 +133,7 @@ def test_shares_of_all_slices_are_at_most_alpha() -> None:
         rule = rule.widened([f"{update}-{i}" for i in range(rng.integers(1, 6))])
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_no_slice_raises_a_false_alarm_in_more_than_alpha_of_all_runs() -> None:
     """One more slice every night, all at the limit: the alarms on any of them, in 300 runs of 25 nights."""
     rng, runs, alpha = np.random.default_rng(1), 300, 0.3
@@ -159,7 +159,7 @@ def test_no_slice_raises_a_false_alarm_in_more_than_alpha_of_all_runs() -> None:
     assert first["each"].mean() > 1.5 * alpha
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_slice_column_that_the_state_knows_may_be_named_again(tmp_path: Path, capsys: Any) -> None:
     state = str(tmp_path / "s.json")
     files = [saved(tmp_path / f"{i}.npz", outputs(OLD, i)) for i in range(3)]
@@ -170,7 +170,7 @@ def test_a_slice_column_that_the_state_knows_may_be_named_again(tmp_path: Path, 
     assert state_file.load(state).rows == 600
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_file_that_no_state_can_be_as_large_as_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s.json"
     with open(path, "wb") as file:
@@ -180,7 +180,7 @@ def test_a_file_that_no_state_can_be_as_large_as_is_refused(tmp_path: Path, monk
         state_file.load(path)
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 def test_the_ids_of_requests_are_ids(tmp_path: Path, capsys: Any) -> None:
     rows = outputs(OLD, 0)
     np.savez(tmp_path / "n.npz", probs=rows["p"], labels=rows["labels"], request_id=rows["ids"])

@@ -86,7 +86,7 @@ def state(one: Any) -> str:
     return repr(one) if " at 0x" not in repr(one) else type(one).__name__
 
 
-@pytest.mark.finding
+@pytest.mark.regression
 @pytest.mark.parametrize("way", WAYS)
 def test_every_public_object_is_copied_and_pickled(way: str) -> None:
     for name, one in objects().items():
@@ -94,7 +94,7 @@ def test_every_public_object_is_copied_and_pickled(way: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding
+@pytest.mark.regression
 def test_a_search_sends_its_scorer_and_calibrator_to_workers() -> None:
     selection = pytest.importorskip("sklearn.model_selection")
     from sklearn.linear_model import LogisticRegression

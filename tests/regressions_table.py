@@ -1,6 +1,6 @@
-"""The table of what was once wrong and the tests that keep it from coming back: `python tests/findings_table.py`.
+"""The table of what was once wrong and the tests that keep it from coming back: `python tests/regressions_table.py`.
 
-Read from the markers `@pytest.mark.finding("1.4")` by AST, without importing a test.
+Read from the markers `@pytest.mark.regression("1.4")` by AST, without importing a test.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-MARKER = "pytest.mark.finding"
+MARKER = "pytest.mark.regression"
 NUMBERED = [
     *(f"1.{n}" for n in range(1, 23)),
     *(f"2.{n}" for n in range(1, 14)),
@@ -62,7 +62,7 @@ NAMED = {
     ],
     "5": ["seconds", "shift", "maxrss", "help"],
 }
-"""A line without a number is a marker of its section that holds this word: `finding("4 SIGHUP")`."""
+"""A line without a number is a marker of its section that holds this word: `regression("4 SIGHUP")`."""
 
 
 MARKED = {
@@ -96,7 +96,7 @@ def marked(folder: Path = HERE) -> dict[str, list[str]]:
             else:
                 continue
             for decorator in decorators:
-                for line in _findings(decorator):
+                for line in _regressions(decorator):
                     found.setdefault(line, []).append(name)
     return found
 
@@ -123,7 +123,7 @@ def unknown(folder: Path = HERE) -> list[str]:
     return [marker for marker, tests in marked(folder).items() if not used & set(tests)]
 
 
-def _findings(node: ast.AST) -> Iterator[str]:
+def _regressions(node: ast.AST) -> Iterator[str]:
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == MARKER:
             yield from (str(a.value) for a in call.args if isinstance(a, ast.Constant))
