@@ -16,7 +16,7 @@ from calibcli.cli.app import main
 from calibcli.core.errors import InputError, UsageError
 from calibcli.metrics import METRICS
 from calibcli.scores import histogram
-from calibcli.scores.predictions import VERDICTS
+from calibcli.scores.predictions import WRONG_OR_RIGHT
 
 REFUSED = {
     "auc", "brier", "classwise_ece", "entropy", "entropy_correct", "entropy_wrong", "nll", "nll_correct", "nll_wrong",
@@ -109,7 +109,7 @@ def test_files_are_known_by_their_names(folder: Path, heads: str, verdict: str) 
     Path("a.csv").write_text(text(c, np.where(y, right, wrong), heads))
     read = calibcli.read("a.csv")
     assert read.top_only
-    assert read.classes == VERDICTS
+    assert read.classes == WRONG_OR_RIGHT
     assert read.labels.tolist() == y.tolist()
     assert calibcli.measure(read, "mean_confidence")["mean_confidence"].value == pytest.approx(c.mean(), abs=1e-12)
 

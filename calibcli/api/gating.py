@@ -19,7 +19,7 @@ from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.number_format import count_text
 from calibcli.core.python_errors import in_python
-from calibcli.core.result import CLAIMS, Cell, Result, Table, by_report, decisive, results_of
+from calibcli.core.result import CLAIM_VERDICTS, Cell, Result, Table, by_report, decisive, results_of
 from calibcli.core.scope import CHANGE
 from calibcli.gate import check as session
 from calibcli.gate import config as config_file
@@ -455,7 +455,7 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
     ]
     compared, notes = _compared(pairs)
     judged = [one for _, one in pairs if one.deciding]
-    judged.sort(key=lambda one: one.words is CLAIMS)  # claims fail nothing: gates come first
+    judged.sort(key=lambda one: one.words is CLAIM_VERDICTS)  # claims fail nothing: gates come first
     first = decisive(one.deciding for one in judged if one.deciding and one.words is judged[0].words)
     rows: list[list[Cell]] = [
         [name, one.command, one.verdict_word, str(one.facts.get(FACT) or "")] for name, one in pairs
@@ -468,7 +468,11 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
         notes=notes,
         facts={
             FACT: _headline(pairs),
-            **({"verdict": CLAIMS[first[0]] if judged[0].words is CLAIMS else first[0]} if first else {}),
+            **(
+                {"verdict": CLAIM_VERDICTS[first[0]] if judged[0].words is CLAIM_VERDICTS else first[0]}
+                if first
+                else {}
+            ),
             "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*pairs, *compared]],
         },
         provenance={"inputs": [entry for _, entry in read if entry]},

@@ -36,7 +36,15 @@ from calibcli.core.result import Estimate
 from calibcli.metrics.intervals import BOUNDLESS, WeightedMean
 from calibcli.metrics.paired import MeanDifference, reach
 from calibcli.scores.columns import MANY, Columns, columns
-from calibcli.scores.predictions import VERDICTS, ArrayScores, DerivedScores, Kind, PickedScores, Predictions, read
+from calibcli.scores.predictions import (
+    WRONG_OR_RIGHT,
+    ArrayScores,
+    DerivedScores,
+    Kind,
+    PickedScores,
+    Predictions,
+    read,
+)
 
 # Subsets and folds of rows. Scores that lie on disk stay there.
 
@@ -369,7 +377,7 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
     _refuse_varying(scaler.choice, predictions)
     refuse_other_cut(scaler, predictions)
     fix = "fit a calibrator on outputs of this model"
-    if predictions.top_only != (scaler.classes == VERDICTS):
+    if predictions.top_only != (scaler.classes == WRONG_OR_RIGHT):
         of = ("confidences", "scores of every class")
         a, b = of if predictions.top_only else of[::-1]
         raise InputError(f"{predictions.source} holds {a}, the calibrator was fitted on {b}", fix)

@@ -100,7 +100,7 @@ def decisive(outcomes: Iterable[tuple[Outcome, bool]]) -> tuple[Outcome, bool] |
 
 VERDICTS: Mapping[Outcome, str] = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
 """The names of verdicts on rules, in every format and sentence."""
-CLAIMS: Mapping[Outcome, str] = {
+CLAIM_VERDICTS: Mapping[Outcome, str] = {
     "pass": "holds",
     "fail": "reversed",
     "inconclusive": "undecided",
@@ -414,14 +414,14 @@ class Result(Numbers):
 
     @property
     def words(self) -> Mapping[Outcome, str]:
-        """The names of its verdicts: `CLAIMS` of the question of a study whose checks fail no run, else `VERDICTS`."""
+        """The names of its verdicts: `CLAIM_VERDICTS` of the question of a study whose checks fail no run, else `VERDICTS`."""
         judges = any(check.fatal for check in self.checks)
-        return CLAIMS if "question" in self.facts and not judges else VERDICTS
+        return CLAIM_VERDICTS if "question" in self.facts and not judges else VERDICTS
 
     @property
     def verdict_word(self) -> str:
         """The verdict by the name that such verdicts have: `fail`, or of claims `reversed`; "" without one."""
-        return CLAIMS[self.verdict] if self.verdict and self.words is CLAIMS else self.verdict or ""
+        return CLAIM_VERDICTS[self.verdict] if self.verdict and self.words is CLAIM_VERDICTS else self.verdict or ""
 
     @property
     def exit_code(self) -> int:

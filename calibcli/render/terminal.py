@@ -52,7 +52,7 @@ def fits(text: str, encoding: str) -> bool:
     return True
 
 
-def fold(text: str, encoding: str = "ascii") -> str:
+def transliterated(text: str, encoding: str = "ascii") -> str:
     """Replace characters that `encoding` lacks, by similar ones of ASCII or by `?`."""
     if fits(text, encoding):
         return text
@@ -100,7 +100,7 @@ def encoding() -> str:
 def put(text: str, json: bool = False) -> None:
     """Write `text` to stdout; characters that its encoding lacks are escaped (`json`) or replaced."""
     if not fits(text, encoding()):
-        text = escape(text) if json else fold(text, encoding())
+        text = escape(text) if json else transliterated(text, encoding())
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", getattr(sys.stdout, "buffer", None))
     if not isinstance(raw, io.FileIO):  # stdout of a test or a notebook
         sys.stdout.write(text)
@@ -124,20 +124,20 @@ def lines(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> lis
     Args:
         room: width to fit the table to; None for as wide as it needs.
     """
-    heads = [fold(clean(c.head), encoding) for c in table.columns]
-    rows = [[fold(clean(text), encoding) for text in row] for row in table.rows]
+    heads = [transliterated(clean(c.head), encoding) for c in table.columns]
+    rows = [[transliterated(clean(text), encoding) for text in row] for row in table.rows]
     sizes = [max(map(width, column)) for column in zip(heads, *rows, strict=True)]
     parts, below = [list(range(len(heads)))], False
     if room is not None:
         parts, below = _fit_columns(table.columns, heads, rows, sizes, room)
     styled: list[Line] = []
     if table.title:
-        title = fold(clean(table.title), encoding)
+        title = transliterated(clean(table.title), encoding)
         styled += [[(line, "title")] for line in (prose(title, room) if room else [title])]
     for number, kept in enumerate(parts):
         styled += [[]] if number else []
         styled += _cells([heads[i] for i in kept], kept, sizes, table, "head")
-        styled.append([(fold((" " * GAP).join("─" * sizes[i] for i in kept), encoding), "faint")])
+        styled.append([(transliterated((" " * GAP).join("─" * sizes[i] for i in kept), encoding), "faint")])
         for r, row in enumerate(rows):
             if r in table.breaks:
                 styled.append([])

@@ -17,7 +17,7 @@ from calibcli.scores.files.arrays import FileContents, Memory, Role, read_all, t
 from calibcli.scores.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED
 from calibcli.scores.files.source import Digests, Source, fingerprint
 from calibcli.scores.files.text_tables import MISSING, is_number
-from calibcli.scores.predictions import VERDICTS, Array, ArrayScores, Floats, Ints, Predictions, two_columns
+from calibcli.scores.predictions import WRONG_OR_RIGHT, Array, ArrayScores, Floats, Ints, Predictions, two_columns
 from calibcli.scores.reading_options import Reading
 
 RIGHT = {"1", "1.0", "true", "t", "yes", "y", "correct", "right", "c", "pass", "passed"}
@@ -134,7 +134,7 @@ def predictions(
         labels=y,
         kind="probabilities",
         source=where,
-        classes=VERDICTS,
+        classes=WRONG_OR_RIGHT,
         top_only=True,
         notes=notes,
         # of several shards the digests of all, else that of the file itself, which is the first

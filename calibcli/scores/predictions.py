@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Kind = Literal["logits", "probabilities", "log_probabilities"]
-VERDICTS = ("the prediction is wrong", "the prediction is right")  # the two classes if only confidences are known
+WRONG_OR_RIGHT = ("the prediction is wrong", "the prediction is right")  # the two classes if only confidences are known
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # range of probabilities, with room for rounding
 SHARE_OFF = 1e-3  # share of the rows that need not sum to one
 CHUNK_BYTES = 1 << 23  # read from a file at once: large enough for the disk, small beside any memory
@@ -133,7 +133,7 @@ class Predictions:
         slices: column name to (N,) str, for `--by`.
         predicted: (N,) int64 predicted classes where they are not the argmax of `scores`: an accuracy-preserving
             map keeps those of the raw logits, which rounding could otherwise change at a tie.
-        top_only: how sure a prediction was and whether it was right is all that is known: the classes are VERDICTS,
+        top_only: how sure a prediction was and whether it was right is all that is known: the classes are WRONG_OR_RIGHT,
             and every row is predicted to be right, however small its confidence.
         notes: of the reader, for the user.  sha256: of the source file, or "".  facts: further results of reading.
     """

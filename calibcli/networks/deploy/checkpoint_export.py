@@ -199,7 +199,7 @@ class Change:
     stamp: dict[str, Any]
 
 
-def ship(job: ExportRequest) -> Shipped:
+def write(job: ExportRequest) -> Shipped:
     """Fold the calibrator, write the checkpoint, read it back, and compare.
 
     Raises:

@@ -26,7 +26,7 @@ OURS = {"calibcli.api.estimator.Calibrator", "calibcli.core.result.Estimate", "c
         "calibcli.calibrators.calibrator.Scaler"}  # fmt: skip
 
 
-def ship(job: ExportRequest) -> Shipped:
+def write(job: ExportRequest) -> Shipped:
     """Write the calibrator as an estimator, alone or around the classifier of a file.
 
     Raises:

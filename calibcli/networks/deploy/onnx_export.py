@@ -36,7 +36,7 @@ BATCH = 256  # rows, unless the network fixes their number
 HALF = "end the network with a Cast to float32, export the calibrator alone (leave --model out), or pass --tolerance"
 
 
-def ship(job: ExportRequest, output: str) -> Shipped:
+def write(job: ExportRequest, output: str) -> Shipped:
     """Write the calibrator, alone or inside the network of `job.model`.
 
     Raises:

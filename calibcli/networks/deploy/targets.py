@@ -30,7 +30,7 @@ def checkpoint(job: ExportRequest) -> Shipped:
     """
     from calibcli.networks.deploy import checkpoint_export
 
-    return checkpoint_export.ship(job)
+    return checkpoint_export.write(job)
 
 
 @TARGETS.add(suffixes=(".onnx",), data="either")
@@ -57,7 +57,7 @@ def onnx(job: ExportRequest, *, output: str = "") -> Shipped:
     except ImportError as error:
         missing = str(error.name).partition(".")[0]
         raise UsageError(f"--to onnx needs {missing}, which is not installed", "pip install onnx onnxruntime") from None
-    return onnx_export.ship(job, output)
+    return onnx_export.write(job, output)
 
 
 @TARGETS.add(suffixes=(".pkl", ".skops"), data="either")
@@ -78,9 +78,9 @@ def sklearn(job: ExportRequest) -> Shipped:
     Raises:
         UsageError: skops is not installed, where the suffix asks for it.
     """
-    from calibcli.networks.deploy.estimator import ship
+    from calibcli.networks.deploy.estimator import write
 
-    return ship(job)
+    return write(job)
 
 
 @TARGETS.add(suffixes=(".pt2",), data="either")
@@ -96,9 +96,9 @@ def pt2(job: ExportRequest) -> Shipped:
     >>> found.facts["limit"]
     1e-06
     """
-    from calibcli.networks.deploy.torch_program import ship
+    from calibcli.networks.deploy.torch_program import write
 
-    return ship(job, "pt2")
+    return write(job, "pt2")
 
 
 @TARGETS.add(suffixes=(".pt", ".pth"), data="either")
@@ -114,9 +114,9 @@ def torchscript(job: ExportRequest) -> Shipped:
     >>> found.facts["arithmetic"]
     'float64'
     """
-    from calibcli.networks.deploy.torch_program import ship
+    from calibcli.networks.deploy.torch_program import write
 
-    return ship(job, "torchscript")
+    return write(job, "torchscript")
 
 
 WORDS = (

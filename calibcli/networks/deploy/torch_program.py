@@ -123,7 +123,7 @@ class Calibrated(nn.Module):
 BATCH = 256
 
 
-def ship(job: ExportRequest, target: str) -> Shipped:
+def write(job: ExportRequest, target: str) -> Shipped:
     """Write the calibrator, or the model with it.
 
     Raises:

@@ -118,7 +118,7 @@ def _blocks(
     """
 
     def styled(lines: Sequence[str], style: str, room: int | None = room) -> Block:
-        folded = [terminal.fold(line, encoding) for line in lines]
+        folded = [terminal.transliterated(line, encoding) for line in lines]
         return [[(part, style)] for line in folded for part in (terminal.wrap(line, room) if room else [line])]
 
     sentence = terminal.prose(_headline(result), room or WIDTH)
@@ -241,7 +241,7 @@ def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BI
     if len(panels) > len(blocks):
         more = len(panels) - len(blocks)
         blocks.append([f"{count_text(more, 'more figure')} with -o DIR/"])
-    return [[terminal.fold(line, encoding) for line in block] for block in blocks]
+    return [[terminal.transliterated(line, encoding) for line in block] for block in blocks]
 
 
 def diagram(plot: Plot, strip: Plot | None, width: int, most: int = BINS) -> list[str]:

@@ -18,7 +18,7 @@ from calibcli.scores.files.evals import answers
 from calibcli.scores.files.evals.chats import ChoiceScores, tokens_of
 from calibcli.scores.files.source import Source
 
-VERDICTS = {"C": 1, "I": 0, "N": 0}  # correct, incorrect, no answer; a partial one ("P") is neither
+GRADES = {"C": 1, "I": 0, "N": 0}  # correct, incorrect, no answer; a partial one ("P") is neither
 
 
 @dataclass
@@ -162,7 +162,7 @@ def _score(scores: Any) -> tuple[str, str, int | None]:
     if not isinstance(one, Mapping):
         return str(name), "", None
     value, answer = one.get("value"), one.get("answer")
-    verdict = VERDICTS.get(value) if isinstance(value, str) else None
+    verdict = GRADES.get(value) if isinstance(value, str) else None
     if isinstance(value, int | float) and value in (0, 1):
         verdict = int(value)
     return str(name), answer.strip() if isinstance(answer, str) else "", verdict
