@@ -151,7 +151,7 @@ def test_no_slice_raises_a_false_alarm_in_more_than_alpha_of_all_runs() -> None:
             cell = np.repeat(np.arange(runs), 40)
             fail, passed = (table[:, None] for table in tables(rule, cell, hit.ravel(), None, runs))
             stream.add(fail, passed, np.zeros((runs, 1, 2)))
-            e = stream.evidence()["fail"]
+            e = stream.log_evidence()["fail"]
             first["shared"] |= e >= thresholds(rule, alpha, alpha, name)["fail"]
             first["each"] |= e >= math.log(1 / alpha)
             stream.close()

@@ -210,7 +210,7 @@ def listing(name: str) -> Result:
 
 
 def tables(name: str) -> list[Table]:
-    """Return a registry as a table: name, definition, options. Entries that only papers use have a table of their own."""
+    """Return a registry as a table: name, definition, options. Entries that only papers use have another table."""
     rows: dict[bool, list[list[Cell]]] = {False: [], True: []}
     for entry in REGISTRIES[name].registry:
         about = entry.summary.rstrip(".") + (f" (added by {entry.package})" if entry.package else "")

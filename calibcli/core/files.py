@@ -39,7 +39,7 @@ class Guard:
     own: set[str] = field(default_factory=set)
     folders: dict[str, str] = field(default_factory=dict)
 
-    def open(self, name: str) -> None:
+    def record_input(self, name: str) -> None:
         """Record an input.
 
         Raises:
@@ -119,7 +119,7 @@ def reading(*names: str | os.PathLike[str], pipes: bool = False) -> None:
             raise InputError(problem, f"write it to a file first: cat {shlex.quote(str(name))} > FILE")
     for guard in _GUARDS.get():
         for name in names:
-            guard.open(str(name))
+            guard.record_input(str(name))
 
 
 def is_pipe(name: str | os.PathLike[str]) -> bool:

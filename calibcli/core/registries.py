@@ -1,9 +1,9 @@
-"""Registries: registries from which specs such as `name:key=value,key=value` choose.
+"""Registries, from which specs such as `name:key=value,key=value` choose.
 
 A registry holds decorated functions or classes. Their keyword-only parameters are the options of the spec, their
 docstring is the help, and the canonical spec names a choice everywhere (tables, JSON, rules). What else there is to
-know of an entry are its traits: the fields of a dataclass, one for each registry, so that a word that is none of them is
-refused where it is written, by mypy and by Python.
+know of an entry are its traits: the fields of a dataclass, one for each registry, so that a word that is none of them
+is refused where it is written, by mypy and by Python.
 """
 
 from __future__ import annotations

@@ -414,7 +414,7 @@ class Result(Numbers):
 
     @property
     def words(self) -> Mapping[Outcome, str]:
-        """The names of its verdicts: `CLAIM_VERDICTS` of the question of a study whose checks fail no run, else `VERDICTS`."""
+        """Its verdicts in words: `CLAIM_VERDICTS` of the question of a study that fails no run, else `VERDICTS`."""
         judges = any(check.fatal for check in self.checks)
         return CLAIM_VERDICTS if "question" in self.facts and not judges else VERDICTS
 

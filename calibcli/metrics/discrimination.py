@@ -201,7 +201,7 @@ def _draws(view: BinaryOutcomes, influence: Floats) -> tuple[Floats, Floats]:
     return influence, np.ones(len(influence))
 
 
-def few(n: float) -> float:
+def small_sample_factor(n: float) -> float:
     """Return √(n / (n - 1)), by which influences about an estimated mean are too small."""
     return math.sqrt(n / (n - 1)) if n > 1 + 1e-9 else 1.0
 
@@ -224,7 +224,7 @@ class TwoSamples(RankFunctional):
         view, t, sums = self.view, self.ties, self._sums
         hit = view.hit[t.order]
         parts = [
-            part[t.tie] / total * (1.0 if view.groups is not None else few(side.effective))
+            part[t.tie] / total * (1.0 if view.groups is not None else small_sample_factor(side.effective))
             for part, total, side in zip(self.parts, sums, self.sides, strict=True)
         ]
         by_rank = np.where(hit, *parts)
@@ -395,7 +395,7 @@ class RiskCoverage(RankFunctional):
         moved = np.cumsum(error * step) - error * step / 2
         own = (~view.hit[t.order]) * cost[t.tie] + mean - moved[t.tie] - self.value
         share = np.full(view.n, 1 / view.total) if view.weights is None else view.weights[t.order] / view.total
-        scale = 1.0 if view.groups is not None else few(view.effective)
+        scale = 1.0 if view.groups is not None else small_sample_factor(view.effective)
         return self.row_order(own * share * scale)
 
     def missing(self, tail: float) -> tuple[float, float]:

@@ -87,14 +87,17 @@ class Ratio(Statistic):
 
 STEEP = 10.0  # the most that the second derivative of (1 - 2p)² p (1 - p) can be
 NO_RIGHT, NO_WRONG = "no row is correct", "no row is wrong"
+UNSEEN_COST = (
+    2  # times the mean NLL: the least that a row which was not drawn may cost, as equal rows tell nothing of it
+)
 
 
 def cost(sample: Sample) -> tuple[float, Floats]:
     """Return the range of the NLL of each row over all labels, of which the rows show one each.
 
-    The upper end is at least twice the mean NLL, as rows that are all alike tell nothing of others.
+    The upper end prices a row that was not drawn, and is at least `UNSEEN_COST` times the mean NLL.
     """
-    return 0.0, np.maximum(sample.columns.most, 2 * average(sample.columns.nll, sample.weights))
+    return 0.0, np.maximum(sample.columns.most, UNSEEN_COST * average(sample.columns.nll, sample.weights))
 
 
 def _nats(sample: Sample) -> Ends:

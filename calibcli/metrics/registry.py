@@ -1,5 +1,5 @@
-"""The registry of metrics: the samples that they are functions of, the statistics that they return, how they are chosen,
-measured and shown."""
+"""The registry of metrics: the samples that they are functions of, the statistics that they return, how they are
+chosen, measured and shown."""
 
 from __future__ import annotations
 
@@ -283,8 +283,8 @@ class Sample(Memoized):
 def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice[MetricTraits]]:
     """Resolve specs to choices, each once.
 
-    `all` stands for the whole registry, `default` for the default set and `few` for what a screen shows of it. Each choice
-    has the shortest spec: `of=positive` is left out for two classes, `of=top` for more.
+    `all` stands for the whole registry, `default` for the default set and `few` for what a screen shows of it. Each
+    choice has the shortest spec: `of=positive` is left out for two classes, `of=top` for more.
 
     Args:
         specs: metric specs, or names of sets.

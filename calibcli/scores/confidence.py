@@ -14,14 +14,12 @@ from calibcli.core.number_format import count_text
 from calibcli.core.options import exclusive, normal, real
 from calibcli.scores import array_names, column_evidence, per_row, repeated_samples
 from calibcli.scores.files.arrays import FileContents, Memory, Role, read_all, texts_of
-from calibcli.scores.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED
+from calibcli.scores.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED, RIGHT_WORDS, WRONG_WORDS
 from calibcli.scores.files.source import Digests, Source, fingerprint
 from calibcli.scores.files.text_tables import MISSING, is_number
 from calibcli.scores.predictions import WRONG_OR_RIGHT, Array, ArrayScores, Floats, Ints, Predictions, two_columns
 from calibcli.scores.reading_options import Reading
 
-RIGHT = {"1", "1.0", "true", "t", "yes", "y", "correct", "right", "c", "pass", "passed"}
-WRONG = {"0", "0.0", "false", "f", "no", "n", "incorrect", "wrong", "i", "fail", "failed"}
 ABSENT = {*MISSING, "nan", "-"}
 SCALES = {"1": 1.0, "10": 10.0, "100": 100.0, "percent": 100.0}
 MIXED = 0.01  # share of confidences below 1 % above which they are taken to be out of 1
@@ -284,7 +282,7 @@ def _verdicts(values: Array, name: str, where: str) -> Ints:
         right, wrong = values == 1, values == 0
     else:
         cells = [str(cell).strip().lower() for cell in values.tolist()]
-        right, wrong = (np.array([cell in known for cell in cells], bool) for known in (RIGHT, WRONG))
+        right, wrong = (np.array([cell in known for cell in cells], bool) for known in (RIGHT_WORDS, WRONG_WORDS))
     odd = np.flatnonzero(~(right | wrong))
     if len(odd):
         shown = str(values[odd[0]])[:40]

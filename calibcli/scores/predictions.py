@@ -133,8 +133,8 @@ class Predictions:
         slices: column name to (N,) str, for `--by`.
         predicted: (N,) int64 predicted classes where they are not the argmax of `scores`: an accuracy-preserving
             map keeps those of the raw logits, which rounding could otherwise change at a tie.
-        top_only: how sure a prediction was and whether it was right is all that is known: the classes are WRONG_OR_RIGHT,
-            and every row is predicted to be right, however small its confidence.
+        top_only: how sure a prediction was and whether it was right is all that is known: the classes are
+            WRONG_OR_RIGHT, and every row is predicted to be right, however small its confidence.
         notes: of the reader, for the user.  sha256: of the source file, or "".  facts: further results of reading.
     """
 

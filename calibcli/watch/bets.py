@@ -268,7 +268,7 @@ class Stream:
         self.fail, self.sums = self.fail + self.tonight, self.sums + self.sums_tonight
         self.tonight, self.sums_tonight = np.zeros_like(self.tonight), np.zeros_like(self.sums_tonight)
 
-    def evidence(self) -> dict[str, Floats]:
+    def log_evidence(self) -> dict[str, Floats]:
         """Return log E (...) against three claims.
 
         `fail` is against "the rule is kept", `pass` against "it is broken", `drift` against "it is kept on every

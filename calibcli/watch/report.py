@@ -101,7 +101,7 @@ def _check(state: WatchState, i: int, name: str, stream: Stream) -> Check:
     common: dict[str, Any] = {"rule": watched.rule, "scope": str(where), "limit": watched.limit, "kind": watched.kind}
     if rows == 0:
         return Check(**common, outcome="not_run", message="no rows yet", fatal=False)
-    logs = {key: float(value) for key, value in stream.evidence().items()}
+    logs = {key: float(value) for key, value in stream.log_evidence().items()}
     estimate = Estimate(
         name=watched.metric,
         value=stream.value(),
@@ -136,7 +136,7 @@ def _evidence(state: WatchState, checks: Sequence[Check]) -> Table:
     """Tabulate E of each claim, and the E that decides it."""
     rows: list[Sequence[Any]] = []
     for (place, stream), check in zip(state.streams.items(), checks, strict=True):
-        limits, logs = state.limits(place), stream.evidence()
+        limits, logs = state.limits(place), stream.log_evidence()
         for key, word in LINES:
             rows.append([check.rule, check.scope, word, _power_text(float(logs[key])), _power_text(limits[key])])
     columns = ["rule", "scope", "claim", "E", "E needed"]

@@ -143,7 +143,7 @@ def record(state: WatchState) -> None:
     """Decide which rules raise an alarm or are kept, by their evidence, and record tonight's entry of the history."""
     numbers = []
     for place, stream in state.streams.items():
-        logs = {key: float(value) for key, value in stream.evidence().items()}
+        logs = {key: float(value) for key, value in stream.log_evidence().items()}
         for key, limit in state.limits(place).items():
             if logs[key] >= limit:
                 stream.crossed.setdefault(key, state.night)

@@ -111,7 +111,7 @@ class MemoryPlan:
         layout = Layout.of(n, batch_size or 2 * n - 1, device.type)
         return cls(device, memory, bool(batch_size), layout, layout.micro, memory == "high")
 
-    def measured(self, graph_bytes: int, weights: int, by_group: bool) -> MemoryPlan:
+    def for_model(self, graph_bytes: int, weights: int, by_group: bool) -> MemoryPlan:
         """The plan for a model with `weights` bytes of parameters, of which a row's graph takes `graph_bytes`.
 
         `by_group` says that products will be wanted group by group.

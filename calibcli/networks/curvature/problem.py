@@ -373,7 +373,7 @@ class CurvatureProblem:
         `by_group`: products will be wanted summed by group (`Layout`), which makes smaller micro-batches on a CPU.
         """
         weights = self.size * torch.empty((), dtype=self.dtype).element_size()
-        self.plan = self.plan.measured(self.graph_bytes, weights, by_group)
+        self.plan = self.plan.for_model(self.graph_bytes, weights, by_group)
 
     def guard(self, work: Callable[[], T]) -> T:
         """Run `work`, with a smaller plan each time memory runs out.

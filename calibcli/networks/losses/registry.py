@@ -1,4 +1,4 @@
-"""The registries of losses and penalties, the interface of a loss, losses of the user's own, and a stable log-softmax."""
+"""The registries of losses and penalties, the interface of a loss, a user's own losses, and a stable log-softmax."""
 
 from __future__ import annotations
 

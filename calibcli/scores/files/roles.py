@@ -115,6 +115,9 @@ ABOUT_SCORES = {"class", "cls", "pred", "pr", "softmax", *PREFIXES}
 """Words of which one stands beside the number of a score column: `x0` may be anything."""
 OUTCOMES = (("false", "true"), ("no", "yes"), ("negative", "positive"), ("n", "y"), ("f", "t"))
 """Names of two classes whose order is plain."""
+RIGHT_WORDS = {"1", "1.0", "true", "t", "yes", "y", "correct", "right", "c", "pass", "passed"}
+WRONG_WORDS = {"0", "0.0", "false", "f", "no", "n", "incorrect", "wrong", "i", "fail", "failed"}
+"""Cells of a column that says whether each prediction was right."""
 
 # ── data sets ──
 INPUTS = Role(("images", "x", "inputs", "data", "features", "pixel_values", "tokens"))
