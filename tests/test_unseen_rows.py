@@ -153,14 +153,14 @@ def test_a_row_of_the_largest_weight_may_not_have_been_drawn(spec: str) -> None:
 def test_the_dearest_of_rows_groups_and_some_rows() -> None:
     x, w, g = np.arange(4.0), np.array([1.0, 2.0, 3.0, 2.0]), np.array([0, 0, 1, 1])
     cost = np.array([5.0, 4.0, 1.0, 2.0])
-    assert WeightedMean(x, None, False, None).dearest(cost) == 5 / 4
-    assert WeightedMean(x, w, False, None).dearest(cost) == 2 * 4 / 8
-    assert WeightedMean(x, w, True, None).dearest(cost) == 5 / 8  # weights are numbers of rows
-    assert WeightedMean(x, w, False, g).dearest(cost) == (5 + 8) / 8
-    assert WeightedMean(x, w, False, None).dearest(2.0) == 2 * 3 / 8
-    assert WeightedMean(x, w, False, g).dearest(2.0) == 2 * 5 / 8
+    assert WeightedMean(x, None, False, None).largest_contribution(cost) == 5 / 4
+    assert WeightedMean(x, w, False, None).largest_contribution(cost) == 2 * 4 / 8
+    assert WeightedMean(x, w, True, None).largest_contribution(cost) == 5 / 8  # weights are numbers of rows
+    assert WeightedMean(x, w, False, g).largest_contribution(cost) == (5 + 8) / 8
+    assert WeightedMean(x, w, False, None).largest_contribution(2.0) == 2 * 3 / 8
+    assert WeightedMean(x, w, False, g).largest_contribution(2.0) == 2 * 5 / 8
     every = WeightedMean(x, w, False, None)
-    assert every.at(np.array([False, True, True, False])).dearest(cost, every) == 2 * 4 / 5
+    assert every.at(np.array([False, True, True, False])).largest_contribution(cost, every) == 2 * 4 / 5
     skewed = WeightedMean(np.array([0.0, 0.0, 0.0, 4.0]), None, False, None)
     assert skewed.skew == pytest.approx((27 - 3) / (9 + 3) / 4)
 

@@ -34,7 +34,7 @@ from calibcli.core.number_format import count_text
 from calibcli.core.registries import Choice
 from calibcli.core.result import Estimate
 from calibcli.metrics.intervals import BOUNDLESS, WeightedMean
-from calibcli.metrics.paired import MeanDifference, reach
+from calibcli.metrics.paired import MeanDifference, difference_range
 from calibcli.scores.columns import MANY, Columns, columns
 from calibcli.scores.predictions import (
     WRONG_OR_RIGHT,
@@ -313,7 +313,7 @@ class HeldOutRows:
         if mean.lacking:
             return {"value": mean.value, "reason": mean.lacking}
         # (N,) the least and the most that `spec` minus `other` may be in a row, whatever its label
-        low, high = reach(before=self.ranges[other], after=self.ranges[spec])
+        low, high = difference_range(before=self.ranges[other], after=self.ranges[spec])
         found = MeanDifference(mean=mean, low=low, high=high).paired(level)
         if not found.bounded:
             return {"value": found.value, "reason": BOUNDLESS}

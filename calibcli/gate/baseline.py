@@ -426,13 +426,13 @@ def difference(
     mean = WeightedMean(values, pick[0], counts, pick[1])
     if lacking := mean.lacking or few_carry(mean.weights, counts, mean.groups):
         return lacking
-    low, top = reach(new, base, pairing, metric)
+    low, top = difference_range(new, base, pairing, metric)
     lost = (0.0, 0.0)
     if traits(metric).rows == "cross_fitted":
         curvature = new.curvature if base.curvature is None else base.curvature
         lost = (
-            FITTED * base.cost + moved(mean.dearest(base.most[j].astype(np.float64)), curvature),
-            FITTED * new.cost + moved(mean.dearest(new.most[i].astype(np.float64)), new.curvature),
+            FITTED * base.cost + moved(mean.largest_contribution(base.most[j].astype(np.float64)), curvature),
+            FITTED * new.cost + moved(mean.largest_contribution(new.most[i].astype(np.float64)), new.curvature),
         )
     return MeanDifference(mean=mean, low=low, high=top, lost=lost)
 
@@ -494,21 +494,24 @@ def _possible(rows: BaselineRows, metric: str) -> tuple[float, float]:
     return float(low.min()), float(high.max())
 
 
-def moved(dearest: float, curvature: float | None) -> float:
+def moved(largest_contribution: float, curvature: float | None) -> float:
     """Bound the gain that rows which were not drawn may add by moving the best temperature.
 
     A share h of rows whose worst label costs m nats moves the mean of F' by at most h m, so that a new optimum saves
     (h m)² / 2F'' more (to second order), and never more than h m.
 
     Args:
-        dearest: m times the share of one row.  curvature: F''.
+        largest_contribution: m times the share of one row.  curvature: F''.
     """
-    most = AT_ONCE * dearest
+    most = AT_ONCE * largest_contribution
     return min(most, most**2 / (2 * curvature)) if curvature else most
 
 
-def reach(new: BaselineRows, base: BaselineRows, pairing: Pairing, metric: str) -> tuple[End, End]:
-    """Return how far below and above 0 the difference of any row, or of each, may be: see `metrics.paired.reach`."""
+def difference_range(new: BaselineRows, base: BaselineRows, pairing: Pairing, metric: str) -> tuple[End, End]:
+    """Return how far below and above 0 the difference of any row, or of each, may be.
+
+    See `metrics.paired.difference_range`.
+    """
     known = traits(metric)
     if known.rows not in ("log_loss", "cross_fitted"):
         width = known.values.high - known.values.low
@@ -516,7 +519,7 @@ def reach(new: BaselineRows, base: BaselineRows, pairing: Pairing, metric: str) 
     gain = known.rows == "cross_fitted"
     low, top = (end[pairing.new] for end in _range(new, gain))
     base_low, base_top = (end[pairing.base] for end in _range(base, gain))
-    return paired.reach((base_low, base_top), (low, top))
+    return paired.difference_range((base_low, base_top), (low, top))
 
 
 def _range(rows: BaselineRows, gain: bool) -> tuple[Array, Array]:

@@ -166,7 +166,7 @@ def _paired(first: ComparedModel, second: ComparedModel, choice: Choice[MetricTr
         gain = baseline.difference(second.rows, first.rows, pairing, choice.name, p.weights, counts, p.groups)
         return gain if isinstance(gain, str) else gain.paired(LEVEL)
     kept = choice.traits.kept
-    ends = baseline.reach(second.rows, first.rows, pairing, choice.name) if kept else None
+    ends = baseline.difference_range(second.rows, first.rows, pairing, choice.name) if kept else None
     return paired.difference(first.sample, second.sample, choice, LEVEL, ends)
 
 

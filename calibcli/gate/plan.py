@@ -224,7 +224,7 @@ def mean_power(
             """How far a bound lies from an estimate such that it touches `edge`, on its side `sign`."""
             far, seen = 0.0, spread
             for _ in range(2 if skew else 1):
-                far = lost / n + moved(n) + unseen_reach(at, seen, end[0] / n, dearest(end[1], n) / n)
+                far = lost / n + moved(n) + unseen_reach(at, seen, end[0] / n, largest_contribution(end[1], n) / n)
                 off = edge - sign * far - truth
                 seen = spread * min(max(1 + skew * off / (used * used), 0.5), 2.0) if math.isfinite(off) else spread
             return far
@@ -265,7 +265,7 @@ def share_power(truth: float, limit: float, *, side: Side, alpha: float, family:
     return chance
 
 
-def dearest(costs: End, n: float) -> float:
+def largest_contribution(costs: End, n: float) -> float:
     """Return the largest cost to expect among n rows: the quantile 1 - 1/n of rising costs, or the one cost of all."""
     if not isinstance(costs, np.ndarray):
         return costs
@@ -592,13 +592,13 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     margin = gate.margin or 0.0
     every = np.arange(len(y))
     old, new = (baseline.rows(*both) for both in zip(models, tables, strict=True))
-    low, high = baseline.reach(new, old, Pairing(new=every, base=every, how=""), gate.metric)
+    low, high = baseline.difference_range(new, old, Pairing(new=every, base=every, how=""), gate.metric)
     rows = WeightedMean(delta, None, False, None)
     lost, cost = (baseline.FITTED * old.cost * len(y), CROSS_FITTED) if gain else (0.0, 1.0)
     arguments: dict[str, Any] = {"side": "max", "alpha": a.alpha, "family": a.slices, "lost": lost}
     if gain:
         dear = np.sort(old.most.astype(np.float64))
-        arguments["moved"] = lambda n: baseline.moved(dearest(dear, n) / n, old.curvature)
+        arguments["moved"] = lambda n: baseline.moved(largest_contribution(dear, n) / n, old.curvature)
 
     def chance_of(truth: float) -> Power:
         of_mean = mean_power(truth, sd, margin, **(arguments | _steps_of(rows, truth, low, high)))

@@ -480,15 +480,15 @@ class Decomposed(Statistic):
         smaller.
 
         `unseen_reach` allows for rows that were not drawn: `undrawn` is the most that one row may move the mean, with
-        either outcome (`WeightedMean.dearest`: the largest product of share and distance from the mean). A row may lose
-        what the left-out regression loses. It may gain what the regression gains, for MCB, with fitted probabilities
-        that are kept off 0 and 1. For DSC it may gain all that the base rate costs there, as a few rows may have all
-        discrimination.
+        either outcome (`WeightedMean.largest_contribution`: the largest product of share and distance from the mean).
+        A row may lose what the left-out regression loses. It may gain what the regression gains, for MCB, with fitted
+        probabilities that are kept off 0 and 1. For DSC it may gain all that the base rate costs there, as a few rows
+        may have all discrimination.
         """
         fitted = self.fit.left_out
         gain = replace(rows, values=self.gain(fitted, self.base))
         most_lost = np.maximum(-self.gain(fitted, self.base, False), -self.gain(fitted, self.base, True))
-        undrawn = max(gain.dearest(most_lost + gain.value), 0.0)
+        undrawn = max(gain.largest_contribution(most_lost + gain.value), 0.0)
         t = student_quantile(1 - alpha, gain.units - 1)
         low = gain.value - unseen_reach(t, gain.se**2, max(-gain.skew, 0.0), undrawn)
 
@@ -502,7 +502,7 @@ class Decomposed(Statistic):
             edge = min(0.5, -math.log(alpha) * rows.largest_share)  # where the rows say 0, the population may say this
             best_of_miss = best_of_hit = np.clip(self.fit.fitted, edge, 1 - edge)
         most_gained = np.maximum(self.gain(best_of_miss, others, False), self.gain(best_of_hit, others, True))
-        undrawn = max(gain.dearest(most_gained - gain.value), 0.0)
+        undrawn = max(gain.largest_contribution(most_gained - gain.value), 0.0)
         growth = max(gain.skew, 0.0) + (self._curvature(gain) if self.part == "mcb" else 0.0)
         t = student_quantile(1 - alpha, gain.units - 1)
         return low, gain.value + unseen_reach(t, gain.se**2, growth, undrawn)

@@ -148,9 +148,9 @@ class WeightedMean:
     @property
     def largest_share(self) -> float:
         """The largest share of the total weight that one row (or group) has: what a row not drawn may have had."""
-        return self.dearest(1.0)
+        return self.largest_contribution(1.0)
 
-    def dearest(self, cost: float | Floats, every: WeightedMean | None = None) -> float:
+    def largest_contribution(self, cost: float | Floats, every: WeightedMean | None = None) -> float:
         """Return the most that one row may add to the mean: its share times its cost; of groups summed over the rows.
 
         Args:
@@ -255,13 +255,16 @@ class WeightedMean:
         """Return one-sided bounds of the mean, each at 1 - alpha, by `core.statistics.unseen_reach` with Student's t.
 
         Args:
-            low, high: smallest and largest value of a row; arrays have one for each row of `every`, see `dearest`.
+            low, high: smallest and largest value of a row; arrays have one for each row of `every`, as in
+                `largest_contribution`.
         """
         value = self.value
-        below, above = self.reach(alpha, self.dearest(value - low, every), self.dearest(high - value, every))
+        below, above = self.bound_distances(
+            alpha, self.largest_contribution(value - low, every), self.largest_contribution(high - value, every)
+        )
         return max(value - below, min(float(np.min(low)), value)), min(value + above, max(float(np.max(high)), value))
 
-    def reach(self, alpha: float, down: float, up: float) -> tuple[float, float]:
+    def bound_distances(self, alpha: float, down: float, up: float) -> tuple[float, float]:
         """Return how far below and above the mean its bounds lie; `down`, `up`: the most that one row moves it so."""
         t, variance = student_quantile(1 - alpha, self.units - 1), self.se**2
         below = unseen_reach(t, variance, max(-self.skew, 0.0), max(down, 0.0))
@@ -277,7 +280,7 @@ class WeightedMean:
             return 1.0
         sign = -1 if self.value > 0 else 1  # towards 0
         growth = max(sign * self.skew, 0.0)
-        undrawn = max(self.dearest(self.value - low if sign < 0 else high - self.value), 0.0)
+        undrawn = max(self.largest_contribution(self.value - low if sign < 0 else high - self.value), 0.0)
         # the z at which the one and the other distance of `unseen_reach` are this distance
         z_drawn = distance / math.sqrt(self.se**2 + growth * distance)
         cube = self.se**3

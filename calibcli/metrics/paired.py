@@ -180,7 +180,7 @@ def _same(before: Statistic, after: Statistic) -> bool:
     return change is not None and not change.any()
 
 
-def reach(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+def difference_range(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
     """Return (n,) how far below and above 0 the difference of each row may be, from the ranges of both models.
 
     A regression in a few rows is easily not drawn, but the scores tell what it may cost: the worst label of the one
@@ -193,7 +193,7 @@ def reach(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple[
 def _ends(before: Sample, after: Sample, choice: Choice[MetricTraits]) -> tuple[End, End]:
     if choice.traits.rows == "log_loss":
         a, b = ((-np.log(sample.columns.confidence), sample.columns.most) for sample in (before, after))
-        return reach(a, b)
+        return difference_range(a, b)
     (low_before, high_before), (low_after, high_after) = (choice(sample).range for sample in (before, after))
     return low_after - high_before, high_after - low_before
 

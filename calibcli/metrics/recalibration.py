@@ -156,15 +156,16 @@ def _intercept_interval(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, leve
     - `seen` is the skew of the rows' influences, where it lengthens that side. With few hits each hit moves â far up,
       but the population's a may lie farther below â than above it: it would be -∞ if hits could not occur. So the side
       is opposite to that of the rows that move â far, and `Cox.skew` has the sign of the side.
-    - `unseen` is what the worst row (or group) of the file would move â: the largest share times movement (`dearest`).
+    - `unseen` is what the worst row (or group) of the file would move â: the largest share times movement
+      (`largest_contribution`).
     """
     if few := _few(view, fit, 0):
         return Interval(reason=few)
     units = min(rows.units, float(fit.deciding[0]))
     se = math.sqrt(_variance(fit, rows, 0) * units / (units - 2))
     t = student_quantile(1 - (1 - level) / 2, units - 2)
-    down = unseen_reach(t, se * se, max(-float(fit.skew[0]), 0.0), rows.dearest(fit.down[0]))
-    up = unseen_reach(t, se * se, max(float(fit.skew[0]), 0.0), rows.dearest(fit.up[0]))
+    down = unseen_reach(t, se * se, max(-float(fit.skew[0]), 0.0), rows.largest_contribution(fit.down[0]))
+    up = unseen_reach(t, se * se, max(float(fit.skew[0]), 0.0), rows.largest_contribution(fit.up[0]))
     how = f"maximum likelihood; sandwich variance (HC3) and outcomes not seen, {units:.0f} deciding"
     intercept = float(fit.beta[0])
     low, high, detail = intercept - down, intercept + up, {"calibrated": 0.0}
@@ -216,11 +217,12 @@ def _undrawn(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, count: float, s
     """Return how far down (side -1) or up (1) `count` rows that were not drawn would move the slope.
 
     Each is the row of the file that moves the slope most to that side, with the outcome that does. `linear` is count
-    times the largest product of share and movement per share (`dearest`). The true movement is mostly less, as added
-    rows change H too: the regression is fitted anew with one row of the share linear / (movement per share).
+    times the largest product of share and movement per share (`largest_contribution`). The true movement is mostly
+    less, as added rows change H too: the regression is fitted anew with one row of the share linear / (movement per
+    share).
     """
     movement = fit.up[1] if side == 1 else fit.down[1]  # (N,) of the slope, per share
-    linear = count * rows.dearest(movement)
+    linear = count * rows.largest_contribution(movement)
     if view.weights is None or view.counts:
         worst = int(np.argmax(movement))  # rows that a count stands for have equal weight
     else:

@@ -304,11 +304,14 @@ class _Profile:
         if beta not in self.by_beta:
             psi = self._psi(beta)
             mean = dataclasses.replace(self.rows, values=psi)
-            steps = mean.dearest(mean.value - psi - self.down), mean.dearest(psi + self.up - mean.value)
+            steps = (
+                mean.largest_contribution(mean.value - psi - self.down),
+                mean.largest_contribution(psi + self.up - mean.value),
+            )
             self.by_beta[beta] = mean, *steps
         if (beta, share) not in self.slopes:
             mean, down, up = self.by_beta[beta]
-            below, above = mean.reach(share * self.alpha, down, up)
+            below, above = mean.bound_distances(share * self.alpha, down, up)
             self.slopes[beta, share] = mean.value, mean.value - below, mean.value + above
         return self.slopes[beta, share]
 
@@ -327,7 +330,7 @@ class _Profile:
         """Return an upper bound of F(1) - F(β)."""
         gain = dataclasses.replace(self.rows, values=self.nll - _nll(self.z, self.y, beta))
         worst = gain.values + (1 - beta) * (self.up if beta < 1 else self.down)  # if the label were the worst one
-        return gain.value + gain.reach(self.alpha, 0.0, gain.dearest(worst - gain.value))[1]
+        return gain.value + gain.bound_distances(self.alpha, 0.0, gain.largest_contribution(worst - gain.value))[1]
 
     def _root(self, bound: int, share: float = 1.0, near: float = 0.0) -> float:
         """Find β where a bound of F' passes 0 (F' rises with β), or the end of the range where it does not.
