@@ -73,7 +73,7 @@ def run(running: Any, wanted: Sequence[str], feed: Mapping[str, Any]) -> Any:
             thread.join(0.2)
     except BaseException:
         options.terminate = True
-        thread.join(5)
+        thread.join(60)  # it ends at the next operator; a thread that outlives the interpreter would abort the process
         raise
     if errors:
         raise errors[0]
