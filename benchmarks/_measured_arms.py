@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.lab.study import claims
+from calibcli.lab.study._readings import draws
 from calibcli.lab.study.claims import ClaimVerdict, MeasuredArm
-from calibcli.lab.study.readings import draws
 
 ROW_DRAWS = 200  # of the rows: a study has five times as many, which only makes its errors surer
 POOLS = 20  # of draws, used in turn

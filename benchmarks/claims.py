@@ -31,8 +31,8 @@ from _harness import append, head, lines, row
 
 from calibcli.core.statistics import clopper_pearson
 from calibcli.lab.study import claims
+from calibcli.lab.study._readings import RowSums, binned, draws, means
 from calibcli.lab.study.claims import DRAWS, ClaimVerdict, MeasuredArm, SeedMean
-from calibcli.lab.study.readings import RowSums, binned, draws, means
 from calibcli.metrics import METRICS as REGISTRY
 from calibcli.metrics.reliability import BinaryOutcomes
 

@@ -25,8 +25,8 @@ from torch import nn
 
 import calibcli
 from calibcli.core.statistics import student_quantile
+from calibcli.lab.training._one_model import fit
 from calibcli.lab.training.fit import begin
-from calibcli.lab.training.one_model import fit
 from calibcli.lab.training.options import Setup
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import inference

@@ -44,8 +44,8 @@ from torch.func import functional_call, hessian, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibcli.core.statistics import student_quantile
+from calibcli.lab.study._readings import draws, means
 from calibcli.lab.study.claims import DRAWS, MeasuredArm, SeedMean
-from calibcli.lab.study.readings import draws, means
 from calibcli.networks.curvature import QUANTITIES, Tensors, measure
 from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import SHARE, Engine, Shared

@@ -20,8 +20,8 @@ import torch
 from _harness import arguments, by_turns, child, head, machine, ratio, row, seconds
 from torch.nn import functional as F
 
+from calibcli.lab.training._loop import Trainer
 from calibcli.lab.training.batches import Loader
-from calibcli.lab.training.loop import Trainer
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import checkpoint
 

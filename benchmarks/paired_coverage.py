@@ -27,7 +27,8 @@ from _paired_near import METRICS, Near
 from _paired_near import pairs as near_pairs
 from _populations import Covered, Floats, softmax
 
-from calibcli.metrics import paired, paired_bins
+from calibcli.metrics import _paired_bins as paired_bins
+from calibcli.metrics import paired
 from calibcli.metrics.binned import GapNorm
 from calibcli.metrics.discrimination import RankFunctional
 from calibcli.metrics.registry import Statistic

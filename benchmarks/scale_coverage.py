@@ -22,7 +22,7 @@ import numpy as np
 from _populations import Covered
 
 from calibcli import calibrators
-from calibcli.calibrators.focal_likelihood import Surface
+from calibcli.calibrators._focal_likelihood import Surface
 from calibcli.scores.likelihood import fit_beta, log_phi
 from calibcli.scores.predictions import Predictions
 

@@ -29,8 +29,8 @@ from calibcli.gate.sources import RecordedOutputs
 from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.scores.predictions import Predictions
-from calibcli.watch import rules as watching
-from calibcli.watch.bets import L, Stream, WatchedRule, tables, thresholds
+from calibcli.watch import _rules as watching
+from calibcli.watch._bets import L, Stream, WatchedRule, tables, thresholds
 
 RUNS, NIGHTS, ROWS = 400, 150, 100
 AGAIN, MOST = 2000, 0.06  # runs of a second look, where a bound of the first is above

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibcli.lab.training.loop import Trainer
+from calibcli.lab.training._loop import Trainer
 
 
 class Crash(Exception):

@@ -224,6 +224,22 @@ def literals(code: ast.AST) -> Iterator[str]:
                 yield part.value
 
 
+def only_used_within() -> list[str]:
+    """Modules without `_` that nothing outside of their own package imports, and that are no entries found by name."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for name, path in MODULES.items():
+        for there in imports(path):
+            users[there].add(name)
+    return [
+        name
+        for name in sorted(MODULES)
+        if name.count(".") > 1
+        and "._" not in name
+        and users[name]
+        and all(user.startswith(name.rpartition(".")[0]) for user in users[name])
+    ]
+
+
 def metrics_named() -> dict[str, list[str]]:
     """The metrics that a file names though they are of another file; what a metric is should stand on its entry.
 
@@ -280,6 +296,7 @@ if __name__ == "__main__":
     print(f"`calib metrics` of a file runs code of {len(way)} files:", *way)
     print("metrics named outside of their own files:")
     print(*(f"    {name}: {' '.join(metrics)}" for name, metrics in metrics_named().items()), sep="\n")
+    print("modules without _ that only their own package imports:", *only_used_within())
     inner = inner_modules_of_tests()
     print(f"modules inside of a package that tests import: {len(inner)}, in {inner.total()} places")
     print(*(f"    {name}: {files} test files" for name, files in inner.most_common(20)), sep="\n")

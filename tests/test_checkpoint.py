@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from calibcli.core.errors import InputError, UsageError
 from calibcli.networks import checkpoint
 from calibcli.networks.architectures import build
-from calibcli.networks.checkpoint import safe_unpickler
+from calibcli.networks.checkpoint import _safe_unpickler as safe_unpickler
 
 torch.set_num_threads(1)
 SPEC = "cnn:widths=4/8,classes=5"

@@ -186,7 +186,7 @@ def test_interrupted_runs_say_how_to_go_on(
 ) -> None:
     import signal
 
-    from calibcli.lab.training.loop import Trainer
+    from calibcli.lab.training._loop import Trainer
 
     plain = Trainer._step
 

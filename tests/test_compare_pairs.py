@@ -23,7 +23,8 @@ from calibcli.gate import baseline, check, compare
 from calibcli.gate.baseline import Pairing
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import RecordedOutputs
-from calibcli.metrics import paired, paired_bins
+from calibcli.metrics import _paired_bins as paired_bins
+from calibcli.metrics import paired
 from calibcli.metrics.intervals import FEWEST_GROUPS, WeightedMean
 from calibcli.metrics.paired import MeanDifference
 from calibcli.metrics.registry import Sample, traits

@@ -193,7 +193,7 @@ def switches() -> dict[str, bool]:
 
 @pytest.mark.regression("device 1")
 def test_cudnn_is_on_and_deterministic_within_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.lab.training.loop import Trainer
+    from calibcli.lab.training._loop import Trainer
 
     seen: list[dict[str, bool]] = []
     run: Callable[..., Any] = Trainer.run

@@ -130,7 +130,7 @@ def test_archives_that_are_cut_off_or_too_large_are_refused(monkeypatch: pytest.
     Path("b.tar.gz").write_bytes(whole_file[: len(whole_file) // 2])
     with pytest.raises(InputError, match="damaged"):
         load("b.tar.gz#test")
-    monkeypatch.setattr("calibcli.networks.dataset.downloads.members.MOST", 10_000)
+    monkeypatch.setattr("calibcli.networks.dataset.downloads._members.MOST", 10_000)
     with pytest.raises(InputError, match="unpacks to more"):
         load("a.tar.gz#test")
 

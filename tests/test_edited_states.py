@@ -17,9 +17,9 @@ from edits import SEEDS, places
 
 from calibcli.cli.app import main
 from calibcli.core.errors import CalibError, Exit, InputError
-from calibcli.lab.training import state
+from calibcli.lab.training import _state as state
+from calibcli.lab.training._loop import Trainer
 from calibcli.lab.training.batches import Loader
-from calibcli.lab.training.loop import Trainer
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import dataset
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.lab.training import state
+from calibcli.lab.training import _state as state
+from calibcli.lab.training._evaluation import EvaluationPlan, confidences_of_wrong, counted, gradient_norms
+from calibcli.lab.training._loop import Trainer
 from calibcli.lab.training.batches import Loader
-from calibcli.lab.training.evaluation import EvaluationPlan, confidences_of_wrong, counted, gradient_norms
-from calibcli.lab.training.loop import Trainer
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import checkpoint, losses
 from calibcli.networks.dataset import load
@@ -199,7 +199,7 @@ def test_snapshots_that_the_disk_cannot_hold_are_refused(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 3000})
-    monkeypatch.setattr("calibcli.lab.training.evaluation.shutil.disk_usage", lambda folder: usage)
+    monkeypatch.setattr("calibcli.lab.training._evaluation.shutil.disk_usage", lambda folder: usage)
     code = main(["fit", *SMALL, "--epochs", "2", "--snapshot", "1", "--snapshot", "2", "--save", str(tmp_path / "run")])
     assert code == 2
     assert "2 snapshots take" in capsys.readouterr().err

@@ -21,7 +21,8 @@ from test_metrics_oracles import ORACLES, TWO, Rows
 
 import calibcli
 from calibcli.core.result import Estimate, Result
-from calibcli.metrics import METRICS, histogram_error
+from calibcli.metrics import METRICS
+from calibcli.metrics import _histogram_error as histogram_error
 from calibcli.metrics.corp import Isotonic
 from calibcli.metrics.registry import Sample, traits
 from calibcli.scores.columns import columns

@@ -24,8 +24,8 @@ from calibcli.scores.columns import columns
 from calibcli.scores.predictions import Predictions
 from calibcli.scores.reading_options import Reading
 from calibcli.slices import Search, candidates
+from calibcli.slices._confirmation import chance, fisher, halves
 from calibcli.slices.candidates import Evidence, columns_of, ranked
-from calibcli.slices.confirmation import chance, fisher, halves
 from calibcli.slices.find import _measured, find
 
 ROOT = Path(__file__).parent.parent

@@ -93,6 +93,15 @@ def test_every_room_has_its_place() -> None:
     assert {package(path) for path in FILES} == LEVEL.keys()
 
 
+def test_a_private_module_is_imported_within_its_package_alone() -> None:
+    for path in FILES:
+        for name in house.imports(path):
+            parent, private, _ = name.partition("._")
+            assert not private or f"{house.module(path)}.".startswith(f"{parent}."), (
+                f"{path.relative_to(ROOT)} imports {name}"
+            )
+
+
 def test_no_circle_of_files() -> None:
     assert house.circles() == []
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import calibcli
 from calibcli.core.errors import InputError
 from calibcli.scores import predictions
+from calibcli.scores._score_kind import RowCount, Scan, UnitSums
 from calibcli.scores.files.arrays import Memory
 from calibcli.scores.input_mistakes import RepeatedRows, TiedScores, ZeroProbabilityLabels, scan
-from calibcli.scores.score_kind import RowCount, Scan, UnitSums
 
 RNG = np.random.default_rng(4)
 Z = RNG.normal(size=(3000, 6)) * 2

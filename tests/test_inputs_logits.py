@@ -335,7 +335,7 @@ def test_streamed_blocks_equal_the_array(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_long_labels_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.scores import per_row
+    from calibcli.scores import _per_row as per_row
 
     monkeypatch.setattr(per_row, "HELD", 100)
     np.savez(tmp_path / "a.npz", logits=Z, labels=Y + 1)

@@ -171,7 +171,7 @@ def test_what_is_no_mask_is_said() -> None:
 def test_scores_on_a_device_are_masked_there() -> None:
     torch = pytest.importorskip("torch")
     from calibcli.networks.device_scores import TensorScores
-    from calibcli.scores import masks
+    from calibcli.scores import _masks as masks
 
     z, y, out = rows(4)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):

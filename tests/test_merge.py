@@ -26,7 +26,8 @@ from calibcli.cli.app import main
 from calibcli.core.errors import Exit, InputError, UsageError
 from calibcli.core.registries import Choice, Entry
 from calibcli.core.result import Estimate
-from calibcli.metrics import METRICS, histogram_error
+from calibcli.metrics import METRICS
+from calibcli.metrics import _histogram_error as histogram_error
 from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.partial_states import TELLING
 from calibcli.metrics.registry import NO_TRAITS, Sample

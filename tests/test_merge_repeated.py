@@ -16,8 +16,8 @@ import calibcli
 from calibcli import Accumulator
 from calibcli.cli.app import main
 from calibcli.core.errors import Exit
+from calibcli.metrics._repeated_rows import KEPT, RowMarks, of_ids
 from calibcli.metrics.partial_states import _checksum
-from calibcli.metrics.repeated_rows import KEPT, RowMarks, of_ids
 
 
 @pytest.fixture(scope="module")

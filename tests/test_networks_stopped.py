@@ -142,7 +142,7 @@ def test_a_graph_without_an_end_is_interrupted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("turned", [False, True], ids=["key first", "value first"])
 @pytest.mark.parametrize("length", [5, 127, 128, 200, 250])
 def test_the_files_of_weights_of_a_graph_are_found_by_any_name(length: int, turned: bool, tmp_path: Path) -> None:
-    from calibcli.networks.onnx_runtime import weights_beside
+    from calibcli.networks._onnx_runtime import weights_beside
 
     name = "w" * length
     value = b"\x12" + (bytes([length]) if length < 128 else bytes([length & 127 | 128, length >> 7])) + name.encode()

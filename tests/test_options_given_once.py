@@ -13,7 +13,7 @@ from typer.core import TyperOption
 from calibcli.cli import COMMANDS
 from calibcli.cli.app import main
 from calibcli.cli.typed import build_command
-from calibcli.lab.training.state import differences
+from calibcli.lab.training._state import differences
 
 ROOT = Path(__file__).parent.parent
 TEST = str(ROOT / "sample_data" / "test.npz")

@@ -14,7 +14,8 @@ from torch import nn
 
 from calibcli.core.errors import InputError, UsageError
 from calibcli.networks import checkpoint, dataset, inference
-from calibcli.networks.dataset import folder, loading, tight
+from calibcli.networks.dataset import _folder as folder
+from calibcli.networks.dataset import loading, tight
 from calibcli.networks.dataset.library_preparation import PicturePreparation, Preparation, TextPreparation, tokens
 from calibcli.networks.dataset.rows import RESAMPLE, Resize, sized, sizing
 from calibcli.scores.reading_options import DatasetOptions

@@ -97,7 +97,7 @@ import json
 import numpy as np
 import calibcli
 from calibcli.scores.columns import columns
-from calibcli.lab.study import readings
+from calibcli.lab.study import _readings as readings
 
 name = "sharpness"
 with np.load("sample_data/test.npz") as file:

@@ -13,7 +13,7 @@ from scipy import stats
 
 import calibcli
 from calibcli.core.errors import InputError
-from calibcli.scores import row_order
+from calibcli.scores import _row_order as row_order
 
 N = 600
 RNG = np.random.default_rng(3)

@@ -19,8 +19,8 @@ import calibcli
 from calibcli import calibrators, metrics
 from calibcli.calibrators import focal
 from calibcli.calibrators import temperature as search
+from calibcli.calibrators._focal_likelihood import GRID, Surface, acceptable
 from calibcli.calibrators.fitting import fold_of_rows
-from calibcli.calibrators.focal_likelihood import GRID, Surface, acceptable
 from calibcli.calibrators.temperature import GRIDS
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.statistics import effective_groups

@@ -123,7 +123,7 @@ def test_programs_in_float64_are_the_maps(spec: str, k: int) -> None:
     """The limit of float64 runtimes, and ten times less: nothing is lost at the vertices."""
     import torch
 
-    from calibcli.networks.deploy.torch_program import CalibratorModule
+    from calibcli.networks.deploy._torch_program import CalibratorModule
 
     z = rows(k)[0].astype(np.float64)
     scaler = fitted(spec, k)
@@ -141,7 +141,7 @@ def test_maps_of_saturated_rows_do_not_hang_on_rounding(spec: str, times: int, t
     """Probabilities one unit in the last place apart are told apart by no curve, so every runtime gives the same."""
     import torch
 
-    from calibcli.networks.deploy.torch_program import CalibratorModule
+    from calibcli.networks.deploy._torch_program import CalibratorModule
 
     z, y = rows(10)
     z = (z[:300] * times).astype(np.float32)

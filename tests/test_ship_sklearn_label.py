@@ -64,7 +64,7 @@ def test_verify_compares_the_label_too(tmp_path: Path, monkeypatch: pytest.Monke
     fit = calibcli.fit_scaler(outputs(path, x)["probabilities"], y, "dirichlet", kind="probabilities")
     made = tmp_path / "made.onnx"
     with monkeypatch.context() as patch:
-        patch.setattr("calibcli.networks.deploy.onnx_export._follow", lambda *_: "")
+        patch.setattr("calibcli.networks.deploy._onnx_export._follow", lambda *_: "")
         calibcli.export(fit, "onnx", model=path, data=tmp_path / "rows.npz", save=made)
     with pytest.raises(InputError, match="'label' is not the class of its largest score"):
         calibcli.verify(made, fit, tmp_path / "rows.npz", before=path)

@@ -31,14 +31,16 @@ from calibcli.api import experiments
 from calibcli.cli.app import main
 from calibcli.core.errors import InputError, UsageError, WriteError
 from calibcli.core.result import Check, Result
-from calibcli.lab.study import analytic, claims, experiment, figures, parsing, readings
+from calibcli.lab.study import _figures as figures
+from calibcli.lab.study import _readings as readings
+from calibcli.lab.study import analytic, claims, experiment, parsing
 from calibcli.lab.study import report as judgement
 from calibcli.lab.study import runs as work
+from calibcli.lab.study._readings import draws, means, sums
 from calibcli.lab.study.claims import ClaimVerdict, MeasuredArm, SeedMean
-from calibcli.lab.study.readings import draws, means, sums
 from calibcli.lab.study.report import report
+from calibcli.lab.training._one_model import train_numbers
 from calibcli.lab.training.batches import Loader
-from calibcli.lab.training.one_model import train_numbers
 from calibcli.lab.training.recipes import CHANGES
 from calibcli.networks.architectures import build
 from calibcli.networks.dataset import synthetic

@@ -16,7 +16,7 @@ from calibcli.core.errors import InputError
 from calibcli.networks import checkpoint
 from calibcli.networks.architectures import build
 from calibcli.networks.dataset import load, splits, synthetic
-from calibcli.networks.dataset.downloads.texts import shuffled
+from calibcli.networks.dataset.downloads._texts import shuffled
 from calibcli.networks.dataset.vocabulary import numbers, vectors, vocabulary, words_of
 
 torch.set_num_threads(1)

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 import calibcli
 from calibcli.core.errors import InputError, UsageError
+from calibcli.lab.training import _state as state
 from calibcli.lab.training import batches as head
 from calibcli.lab.training import recipes as augmentations
-from calibcli.lab.training import state
+from calibcli.lab.training._loop import Trainer
 from calibcli.lab.training.batches import Batches, Loader, Split, open_parts, standardised
-from calibcli.lab.training.loop import Trainer
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import dataset, losses
 

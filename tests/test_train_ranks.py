@@ -16,8 +16,8 @@ import torch
 from forks import ended, forked, ranks
 from torch import nn
 
+from calibcli.lab.training._loop import Trainer
 from calibcli.lab.training.batches import Loader
-from calibcli.lab.training.loop import Trainer
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import device, losses
 
@@ -126,7 +126,7 @@ def test_signals_save_first(tmp_path: Path, number: int, code: int) -> None:
 
 
 def test_mmce_and_batch_norm_are_said_to_be_per_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.lab.training.one_model import _misfits
+    from calibcli.lab.training._one_model import _misfits
 
     model, _ = small("batch")
     parts: Any = SimpleNamespace(items=dict, classes=3)

@@ -16,11 +16,11 @@ from torch import Tensor
 from calibcli import calibrators
 from calibcli.core.errors import InputError, UsageError
 from calibcli.lab.study import experiment, parsing, runs
-from calibcli.lab.study.readings import answers, unrenormalised
+from calibcli.lab.study._readings import answers, unrenormalised
 from calibcli.lab.study.report import report
 from calibcli.networks.architectures import build
 from calibcli.networks.dataset import load, splits, synthetic
-from calibcli.networks.dataset.downloads import texts
+from calibcli.networks.dataset.downloads import _texts as texts
 from calibcli.scores.columns import columns
 from calibcli.scores.predictions import Predictions
 

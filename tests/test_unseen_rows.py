@@ -11,8 +11,8 @@ import pytest
 
 from calibcli.gate import baseline
 from calibcli.metrics import METRICS, Sample, choose, columns_of
+from calibcli.metrics._histogram_error import PlacedRows
 from calibcli.metrics.binned_bounds import EVENTS, _known_deviation, table_bounds
-from calibcli.metrics.histogram_error import PlacedRows
 from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.smooth_ece import BEND, BEND_SLOPE

@@ -11,8 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from calibcli.watch import bets
-from calibcli.watch.bets import L, Stream, WatchedRule, joined, tables, thresholds
+from calibcli.watch import _bets as bets
+from calibcli.watch._bets import L, Stream, WatchedRule, joined, tables, thresholds
 
 RNG = np.random.default_rng(0)
 BINS = 4

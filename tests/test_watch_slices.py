@@ -14,8 +14,8 @@ import calibcli
 from calibcli.cli.app import main
 from calibcli.core.errors import InputError
 from calibcli.watch import state_file
-from calibcli.watch.bets import Stream, WatchedRule, tables, thresholds
-from calibcli.watch.rules import MOST_SLICES
+from calibcli.watch._bets import Stream, WatchedRule, tables, thresholds
+from calibcli.watch._rules import MOST_SLICES
 
 
 def night(i: int) -> str:

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from calibcli.calibrators import focal_likelihood, temperature
+from calibcli.calibrators import _focal_likelihood as focal_likelihood
+from calibcli.calibrators import temperature
+from calibcli.calibrators._focal_likelihood import HIGH, LOW, Information, Point, Surface
 from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Parameters, Progress
 from calibcli.calibrators.fitting import sample
-from calibcli.calibrators.focal_likelihood import HIGH, LOW, Information, Point, Surface
 from calibcli.calibrators.program import Operations
 from calibcli.calibrators.store import temperature as temperature_form
 from calibcli.calibrators.temperature import GRIDS, block_source, degenerate, facts, scaled, tempered, units_of

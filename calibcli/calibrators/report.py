@@ -286,7 +286,7 @@ def report(
 def screened(result: Result, ranked: bool = False) -> Result:
     """Choose what a screen shows first: the fit, what it changed, and the diagram of after.
 
-    Their columns are laid out in `render/side_by_side`.
+    Their columns are laid out in `render/_side_by_side`.
 
     Args:
         ranked: whether several methods were fitted, so that the reader asks which is best.

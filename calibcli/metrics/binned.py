@@ -13,8 +13,8 @@ import numpy as np
 from calibcli.core.number_format import percent
 from calibcli.core.options import BINS, Count, Range
 from calibcli.core.statistics import TIE, normal_quantile, normals, parts, quantile, root, tie_ends, unseen_reach
+from calibcli.metrics._histogram_error import Bound, PlacedRows, of_root
 from calibcli.metrics.binned_bounds import table_bounds
-from calibcli.metrics.histogram_error import Bound, PlacedRows, of_root
 from calibcli.metrics.intervals import NO_GROUPS, Constant, one_sided
 from calibcli.metrics.registry import METRICS, SIGNED, UNIT, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins, Equal, Hits
@@ -120,7 +120,7 @@ class GapNorm(Statistic):
 
     def _upper(self, level: float) -> float:
         """Return the upper bound: the score form, of a norm that is a sum of signed gaps or of a squared length."""
-        z, (drawn, undrawn) = normal_quantile(level), self.view.steps
+        z, (drawn, undrawn) = normal_quantile(level), self.view.largest_moves
         if self.norm is l2:
             reach = unseen_reach(z, square_variance(self.table), STEEPEST * drawn, STEEPEST * undrawn)
             return math.sqrt(self.value**2 + reach)
@@ -137,7 +137,7 @@ class GapNorm(Statistic):
         if self.norm is l1:
             return np.ones_like(table.weight)
         gaps = table.weighted_gap * (-1 if self.norm is under else 1)
-        steps = self.view.steps
+        steps = self.view.largest_moves
         reach = np.array([d + unseen_reach(SURE + z, v, *steps) for d, v in zip(gaps, table.gap_variance, strict=True)])
         return np.where(reach >= 0, table.confidence**2 if self.norm is over_by_confidence else 1.0, 0.0)
 
@@ -201,7 +201,7 @@ class DebiasedSquare(GapNorm):
         moved = self._cut_noise()
         still = float(((np.maximum(table.gap_variance, table.null_variance) * table.inverse) ** 2).sum())
         variance = square_variance(table) + float(np.var(moved @ (2 * table.gap))) + 2 * still
-        drawn, undrawn = (STEEPEST * step for step in self.view.steps)
+        drawn, undrawn = (STEEPEST * step for step in self.view.largest_moves)
         low = min(value, lower_square(table, self.noise + moved, level))
         high = max(0.0, value + unseen_reach(normal_quantile(level), variance, drawn, undrawn))
         how = f"one-sided bounds, each {percent(level)}, of the squared length of the gaps; simulated null quantile"
@@ -568,7 +568,7 @@ class Classwise(Statistic):
         common: dict[str, Any] = {"null": null, "null_high": null_high, "detail": detail}
         if self.norm == "l2":
             return Interval(reason="no bound: the largest gaps may be in cells with few rows", **common)
-        (drawn, undrawn), variance = (2 / columns.k * step for step in view.steps), 0.0
+        (drawn, undrawn), variance = (2 / columns.k * step for step in view.largest_moves), 0.0
         for part in parts(view.n):
             share, rest = view.shares[part], np.expm1(-columns.nll[part]) * 2 / columns.k
             variance += float((share * rest * (1 / view.total if view.counts else share)) @ rest)

@@ -325,7 +325,7 @@ def table_bounds(
     if view.groups is None:
         count, effective = None, math.inf
         covariance = table.gap_variance  # (B,): a row lies in one bin, so that Σ w² r r' is 0 between bins
-        largest_moves = view.steps  # of E, by one row that was drawn and by one that was not
+        largest_moves = view.largest_moves  # of E, by one row that was drawn and by one that was not
         z, z_lower = normal_quantile(1 - alpha), normal_quantile(inside)
     else:
         covariance, sizes = _grouped(view, view.groups, table)  # (B, B), and (G,) shares of the groups

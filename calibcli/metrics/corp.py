@@ -26,7 +26,7 @@ from calibcli.core.statistics import (
     tie_ends,
     unseen_reach,
 )
-from calibcli.metrics.histogram_error import PlacedRows, unchanged
+from calibcli.metrics._histogram_error import PlacedRows, unchanged
 from calibcli.metrics.intervals import IMPOSSIBLE, WeightedMean, counted, one_sided, share_bounds
 from calibcli.metrics.registry import METRICS, NATS, UNIT, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibcli.core.statistics import bisect, skewed_reach, student_quantile, tie_ends, unseen_reach
-from calibcli.metrics.histogram_error import PlacedRows
+from calibcli.metrics._histogram_error import PlacedRows
 from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.registry import METRICS, UNIT, Interval, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes

@@ -13,8 +13,8 @@ import numpy as np
 from calibcli.core.options import BINS, Count, Range, Share
 from calibcli.core.result import Table
 from calibcli.core.statistics import normal_quantile, normal_share, root
+from calibcli.metrics._histogram_error import PlacedRows, unchanged
 from calibcli.metrics.binned import debiased, l1
-from calibcli.metrics.histogram_error import PlacedRows, unchanged
 from calibcli.metrics.intervals import Constant, Ends, Mask, MeanOf, WeightedMean, average
 from calibcli.metrics.registry import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes, Bins

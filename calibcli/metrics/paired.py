@@ -21,7 +21,7 @@ from calibcli.core.statistics import (
     student_quantile,
     unseen_reach,
 )
-from calibcli.metrics import paired_bins
+from calibcli.metrics import _paired_bins as paired_bins
 from calibcli.metrics.binned import GapNorm, l1
 from calibcli.metrics.discrimination import RankFunctional, skew, variance
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, End, Ends, MeanOf, WeightedMean

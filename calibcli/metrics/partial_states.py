@@ -14,8 +14,8 @@ from calibcli.core import validation
 from calibcli.core.errors import InputError, UsageError, printable, refusing
 from calibcli.core.options import Range
 from calibcli.core.statistics import DOUBLE, scrambled
-from calibcli.metrics import repeated_rows
-from calibcli.metrics.repeated_rows import KEPT, Marking, RowMarks
+from calibcli.metrics import _repeated_rows as repeated_rows
+from calibcli.metrics._repeated_rows import KEPT, Marking, RowMarks
 from calibcli.metrics.temperature_gain import FEWEST, SCORES
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, into_cells
 from calibcli.scores.histogram import NAMES, HistogramCells, cell_count

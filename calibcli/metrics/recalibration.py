@@ -20,7 +20,7 @@ import numpy as np
 
 from calibcli.core.result import Cell
 from calibcli.core.statistics import root, rows_at_once, student_quantile, unseen_reach
-from calibcli.metrics.histogram_error import Bound, PlacedRows
+from calibcli.metrics._histogram_error import Bound, PlacedRows
 from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.registry import ANY, METRICS, NO_GATE, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes

@@ -77,7 +77,7 @@ class BinaryOutcomes(Memoized):
         return effective_rows(self.weights)
 
     @cached_property
-    def steps(self) -> tuple[float, float]:
+    def largest_moves(self) -> tuple[float, float]:
         """How far one row that was drawn, and one that was not, may move a sum of gaps.
 
         They are `seen` and `unseen` of `core.statistics.unseen_reach`. For gaps whose signs are not known the first is

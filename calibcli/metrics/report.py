@@ -299,7 +299,7 @@ def of_columns(
     sample = Sample.of(measured, predictions, options.seed)
     estimates = metrics.estimates(sample, choices, level=options.level)
     if measured.condensed:
-        from calibcli.metrics.histogram_error import stated
+        from calibcli.metrics._histogram_error import stated
 
         estimates = stated(sample, choices, estimates)
     tables: list[Table] = []
@@ -414,7 +414,7 @@ def warnings(sample: Sample, estimates: Sequence[Estimate]) -> list[str]:
     if sample.n > 1 and sample.columns.has("confidence") and float(np.ptp(sample.view().p)) < 1e-6:
         notes.append("every confidence is the same: a calibration error near 0 then says nothing about ranking")
     if sample.columns.condensed:
-        from calibcli.metrics.histogram_error import ERROR
+        from calibcli.metrics._histogram_error import ERROR
 
         notes.append(
             f"{sample.columns.condensed} rows are kept as sums over cells of confidence: exact for means and usual "

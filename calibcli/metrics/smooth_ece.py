@@ -13,7 +13,7 @@ import numpy as np
 from calibcli.core.number_format import percent
 from calibcli.core.options import Range
 from calibcli.core.statistics import bisect, normal_quantile, normals, parts, quantile, root, unseen_reach
-from calibcli.metrics.histogram_error import PlacedRows, of_root
+from calibcli.metrics._histogram_error import PlacedRows, of_root
 from calibcli.metrics.intervals import NO_GROUPS, Constant, one_sided
 from calibcli.metrics.registry import METRICS, UNIT, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes, Memoized
@@ -357,7 +357,7 @@ class SmoothError(Statistic):
         null = noise.memoized(Noises.calibrated, 0.5, sigma)
         null_high = noise.memoized(Noises.calibrated, 0.95, sigma)
         low = self._lower(noise, level) if sigma is None else self.value - noise.seen.quantile(sigma, level)
-        largest_moves = view.steps  # of a sum of residuals, by one row that was drawn and by one that was not
+        largest_moves = view.largest_moves  # of a sum of residuals, by one row that was drawn and by one that was not
         high = min(1.0, self.value + unseen_reach(normal_quantile(level), noise.variance, *largest_moves))
         how = f"{how}; one-sided bounds, each {percent(level)}; null level: normal noise"
         return one_sided(level, max(0.0, low), high, how, null=null, null_high=null_high, detail=detail)
@@ -509,7 +509,9 @@ class Mmce(Statistic):
         if self.view.groups is not None:
             return Interval(reason=NO_GROUPS, **null)
         low = max(0.0, self.value - quantile(self._lengths(noise.seen), level))
-        largest_moves = self.view.steps  # of a sum of residuals, by one row that was drawn and by one that was not
+        largest_moves = (
+            self.view.largest_moves
+        )  # of a sum of residuals, by one row that was drawn and by one that was not
         high = min(1.0, self.value + unseen_reach(normal_quantile(level), noise.variance, *largest_moves))
         how = f"exact, by sorted sums; one-sided bounds, each {percent(level)}; null level: normal noise"
         return one_sided(level, low, high, how, **null)

@@ -18,7 +18,7 @@ import numpy as np
 from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable, refusing
 from calibcli.core.number_format import count_text, first_few
 from calibcli.core.options import normal
-from calibcli.scores import column_evidence
+from calibcli.scores import _column_evidence as column_evidence
 from calibcli.scores.columns import SMALL
 from calibcli.scores.files import roles
 from calibcli.scores.files.arrays import Converted, FileContents, Lazy, Memory, blocks, column_of, read_all, texts_of

@@ -12,7 +12,9 @@ import numpy as np
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.number_format import count_text
 from calibcli.core.options import exclusive, normal, real
-from calibcli.scores import array_names, column_evidence, per_row, repeated_samples
+from calibcli.scores import _column_evidence as column_evidence
+from calibcli.scores import _per_row as per_row
+from calibcli.scores import array_names, repeated_samples
 from calibcli.scores.files.arrays import FileContents, Memory, Role, read_all, texts_of
 from calibcli.scores.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED, RIGHT_WORDS, WRONG_WORDS
 from calibcli.scores.files.source import Digests, Source, fingerprint

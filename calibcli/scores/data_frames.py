@@ -14,11 +14,11 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.core.number_format import first_few
+from calibcli.scores._positive_class import plain_order
 from calibcli.scores.array_names import class_names_of, groups_of, label_names
 from calibcli.scores.files.arrays import FileContents, Memory
 from calibcli.scores.files.roles import PREFIXES
 from calibcli.scores.files.text_tables import is_number
-from calibcli.scores.positive_class import plain_order
 from calibcli.scores.predictions import Array
 
 

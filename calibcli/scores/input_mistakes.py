@@ -14,6 +14,17 @@ from calibcli.core import extensions
 from calibcli.core.errors import InputError
 from calibcli.core.number_format import count_text, first_few
 from calibcli.core.statistics import binomial_tail, counted
+from calibcli.scores._score_kind import (
+    FEWEST,
+    ConstantSum,
+    Mistake,
+    Nonfinite,
+    Outcome,
+    RowCount,
+    Scan,
+    ScoreBlock,
+    UnitSums,
+)
 from calibcli.scores.columns import MANY
 from calibcli.scores.predictions import (
     UNIT_HIGH,
@@ -28,17 +39,6 @@ from calibcli.scores.predictions import (
     reusing,
     rows_of,
     same_rows,
-)
-from calibcli.scores.score_kind import (
-    FEWEST,
-    ConstantSum,
-    Mistake,
-    Nonfinite,
-    Outcome,
-    RowCount,
-    Scan,
-    ScoreBlock,
-    UnitSums,
 )
 from calibcli.scores.softmax import CACHED, NARROW, DeviceScores, Piece
 

@@ -16,28 +16,36 @@ from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean
 from calibcli.core.files import reading as reading_from
 from calibcli.core.options import check_options, exclusive
 from calibcli.scores import (
+    _column_evidence as column_evidence,
+)
+from calibcli.scores import _masks as masks_of
+from calibcli.scores import (
+    _per_row as per_row,
+)
+from calibcli.scores import (
+    _positive_class as positive_class,
+)
+from calibcli.scores import (
+    _row_order as row_order,
+)
+from calibcli.scores import (
     array_names,
-    column_evidence,
     confidence,
     other_files,
-    per_row,
-    positive_class,
     repeated_samples,
-    row_order,
     tasks,
 )
-from calibcli.scores import masks as masks_of
+from calibcli.scores._per_row import LabelCodes, as_names, labels_of, read_labels, without_zero_weights
+from calibcli.scores._positive_class import BinaryReading, read_binary, swap_classes
+from calibcli.scores._score_kind import KeptRows, Nonfinite, Outcome, Scan, decide_kind, evidence
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
 from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
 from calibcli.scores.files.roles import CLASSES
 from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, suffixes
 from calibcli.scores.input_mistakes import RepeatedRows, scan
-from calibcli.scores.per_row import LabelCodes, as_names, labels_of, read_labels, without_zero_weights
-from calibcli.scores.positive_class import BinaryReading, read_binary, swap_classes
 from calibcli.scores.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading
-from calibcli.scores.score_kind import KeptRows, Nonfinite, Outcome, Scan, decide_kind, evidence
 
 MEANS_MORE = frozenset("*?[:")  # characters of a path that may be a pattern or an address
 Paths = str | Path | Sequence[str | Path]

@@ -23,6 +23,7 @@ from calibcli.scores.columns import columns
 from calibcli.scores.histogram import CONFIDENCE
 from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
 from calibcli.slices import Search
+from calibcli.slices._confirmation import ConfirmedRule, MeasuredRows, detectable, halves
 from calibcli.slices.candidates import (
     CandidateRule,
     CodedColumn,
@@ -32,7 +33,6 @@ from calibcli.slices.candidates import (
     ranked,
     search_with_sliceline,
 )
-from calibcli.slices.confirmation import ConfirmedRule, MeasuredRows, detectable, halves
 
 TESTS = 10  # most rules that are confirmed
 WRONG = 20  # wrong rows below which a column is not suspected to be made from the labels

@@ -15,7 +15,7 @@ from calibcli.gate import verdicts
 from calibcli.gate.check import judged_estimates
 from calibcli.headlines import listed
 from calibcli.metrics import METRICS
-from calibcli.watch.bets import Stream
+from calibcli.watch._bets import Stream
 from calibcli.watch.state_file import WatchState
 
 SHOWN = 10  # nights in the table; the plot and the JSON have all that are kept

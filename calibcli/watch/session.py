@@ -31,8 +31,9 @@ from calibcli.gate.options import Request
 from calibcli.gate.sources import RecordedOutputs
 from calibcli.scores.predictions import Predictions
 from calibcli.scores.repeated_samples import Repeats
-from calibcli.watch import report, rules, state_file
-from calibcli.watch.bets import WatchedRule, joined
+from calibcli.watch import _rules as rules
+from calibcli.watch import report, state_file
+from calibcli.watch._bets import WatchedRule, joined
 from calibcli.watch.state_file import AGAIN, IDS, NIGHTS, Hashes, Settings, WatchState
 
 # Functions on states: add the rows of a night, or merge another state.

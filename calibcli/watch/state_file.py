@@ -28,7 +28,7 @@ from calibcli.core.files import atomic
 from calibcli.core.options import Alpha, Nats, PerYear, Range
 from calibcli.gate.baseline import squeezed, unsqueezed
 from calibcli.scores.files.source import Source
-from calibcli.watch.bets import Stream, WatchedRule, thresholds
+from calibcli.watch._bets import Stream, WatchedRule, thresholds
 
 FORMAT, SCHEMA = "calib-watch", 1
 NIGHTS = 400  # nights of the history that are kept

@@ -12,8 +12,8 @@ import torch
 from both import CUDA, K, command, spec
 
 from calibcli.cli.app import main
+from calibcli.lab.training._loop import Trainer
 from calibcli.lab.training.batches import Loader
-from calibcli.lab.training.loop import Trainer
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks.architectures import build
 from calibcli.networks.losses import LOSSES, PENALTIES

@@ -18,7 +18,7 @@ from calibcli.calibrators.calibrator import SCALERS as METHODS
 from calibcli.core.errors import UsageError, did_you_mean, printable
 from calibcli.core.files import atomic
 from calibcli.core.validation import toml
-from calibcli.lab.study import readings
+from calibcli.lab.study import _readings as readings
 from calibcli.lab.study.analytic import COMPUTED
 from calibcli.lab.study.claims import KINDS
 from calibcli.lab.study.experiment import CURVATURE, LOGGED, Arm, PrintedNumbers, Study, StudyClaim, table_of, wanted

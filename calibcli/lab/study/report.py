@@ -19,10 +19,11 @@ from calibcli.core.errors import UsageError
 from calibcli.core.result import Cell, Check, Estimate, Outcome, Result, Table
 from calibcli.core.scope import Scope
 from calibcli.headlines import listed
-from calibcli.lab.study import claims, figures, parsing
+from calibcli.lab.study import _figures as figures
+from calibcli.lab.study import claims, parsing
+from calibcli.lab.study._readings import measured
 from calibcli.lab.study.claims import LEVEL, ClaimedArms, ClaimVerdict, MeasuredArm, SeedMean
 from calibcli.lab.study.experiment import SCREEN, SIZES, Study, StudyClaim, built_in, text_of
-from calibcli.lab.study.readings import measured
 from calibcli.lab.study.runs import StudyRun, logged, record, runs, test_rows, verified
 from calibcli.metrics.registry import traits
 

@@ -22,10 +22,10 @@ from calibcli.core.files import claim, reading, sha256
 from calibcli.core.options import exclusive
 from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.core.scope import CHANGE, WHOLE, Phase, Scope
-from calibcli.lab.training import state
+from calibcli.lab.training import _state as state
+from calibcli.lab.training._evaluation import CONFIDENCES, NORMS, snapshot_name
+from calibcli.lab.training._one_model import Start, TrainedModel, fit, train_numbers, write
 from calibcli.lab.training.batches import Loader, Parts, Split, open_parts, standardised
-from calibcli.lab.training.evaluation import CONFIDENCES, NORMS, snapshot_name
-from calibcli.lab.training.one_model import Start, TrainedModel, fit, train_numbers, write
 from calibcli.lab.training.options import Progress, Setup, Training
 from calibcli.lab.training.recipes import CHANGES, Recipe, own_loss
 from calibcli.metrics import registry

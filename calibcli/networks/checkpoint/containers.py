@@ -26,7 +26,8 @@ from torch.utils._pytree import tree_map
 from calibcli.core.errors import InputError, check_path, refusing
 from calibcli.core.files import reading, refuse_pointer
 from calibcli.core.number_format import first_few
-from calibcli.networks.checkpoint import factory, safe_unpickler, weights
+from calibcli.networks.checkpoint import _safe_unpickler as safe_unpickler
+from calibcli.networks.checkpoint import factory, weights
 from calibcli.scores.files import pickles
 from calibcli.scores.files.formats import safetensors
 from calibcli.scores.files.pickles import is_pickle
@@ -52,7 +53,7 @@ class Graph(nn.Module):
         with refusing(ImportError, f"{path} is an ONNX graph, and onnxruntime is not installed", fix):
             import onnxruntime  # noqa: F401
 
-            from calibcli.networks import onnx_runtime
+            from calibcli.networks import _onnx_runtime as onnx_runtime
         self.path = path
         self.errors, self.run = (*onnx_runtime.FAILURES, RuntimeError, ValueError), onnx_runtime.run
         with refusing(self.errors, lambda e: f"{path} is not a readable ONNX graph ({_said(e)})", "export it again"):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.core.errors import InputError, refusing
-from calibcli.networks.dataset.folder import Pictures
+from calibcli.networks.dataset._folder import Pictures
 from calibcli.networks.user_code import FAILURES
 from calibcli.scores.predictions import Named
 

@@ -17,9 +17,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from calibcli.core.array_likes import array
 from calibcli.core.errors import InputError, UsageError, refusing
 from calibcli.core.files import reading, unchanged
-from calibcli.networks.dataset import downloads, folder
+from calibcli.networks.dataset import _folder as folder
+from calibcli.networks.dataset import downloads
 from calibcli.networks.dataset import library_preparation as library_rows
-from calibcli.networks.dataset.arrays import (
+from calibcli.networks.dataset._arrays import (
     ArrayRequest,
     DatasetArrays,
     pick,

@@ -27,7 +27,7 @@ from calibcli.core.files import atomic, no_room, written
 from calibcli.networks import checkpoint, inference
 from calibcli.networks.checkpoint import containers, factory, weights
 from calibcli.networks.dataset import Dataset
-from calibcli.networks.deploy.torch_program import logits_of, opened
+from calibcli.networks.deploy._torch_program import logits_of, opened
 from calibcli.scores.likelihood import log_softmax
 from calibcli.ship.target import DRAWS, LIMITS, Compared, ExportRequest, Shipped, about, compare, softmax
 

@@ -53,7 +53,7 @@ def onnx(job: ExportRequest, *, output: str = "") -> Shipped:
         UsageError: onnx or onnxruntime is not installed, or no output, or several, may be meant.
     """
     try:
-        from calibcli.networks.deploy import onnx_export
+        from calibcli.networks.deploy import _onnx_export as onnx_export
     except ImportError as error:
         missing = str(error.name).partition(".")[0]
         raise UsageError(f"--to onnx needs {missing}, which is not installed", "pip install onnx onnxruntime") from None
@@ -78,7 +78,7 @@ def sklearn(job: ExportRequest) -> Shipped:
     Raises:
         UsageError: skops is not installed, where the suffix asks for it.
     """
-    from calibcli.networks.deploy.estimator import write
+    from calibcli.networks.deploy._estimator import write
 
     return write(job)
 
@@ -96,7 +96,7 @@ def pt2(job: ExportRequest) -> Shipped:
     >>> found.facts["limit"]
     1e-06
     """
-    from calibcli.networks.deploy.torch_program import write
+    from calibcli.networks.deploy._torch_program import write
 
     return write(job, "pt2")
 
@@ -114,7 +114,7 @@ def torchscript(job: ExportRequest) -> Shipped:
     >>> found.facts["arithmetic"]
     'float64'
     """
-    from calibcli.networks.deploy.torch_program import write
+    from calibcli.networks.deploy._torch_program import write
 
     return write(job, "torchscript")
 

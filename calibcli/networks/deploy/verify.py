@@ -19,7 +19,7 @@ from calibcli.core.files import reading, sha256
 from calibcli.core.result import VERDICTS, Cell, Check, Outcome, Result, Table
 from calibcli.gate import check
 from calibcli.gate.options import Request
-from calibcli.networks.deploy import estimator
+from calibcli.networks.deploy import _estimator as estimator
 from calibcli.scores import recorded_outputs
 from calibcli.scores.predictions import ArrayScores, Predictions
 from calibcli.ship.target import Compared, ExportRequest, compare, estimate, facts_of, fed, of_scores, softmax
@@ -78,10 +78,10 @@ def _labels(job: ExportRequest, before: Path | None, rules: Request) -> Result:
 def _program(job: ExportRequest, inputs: Array) -> Array:
     """Run a program that takes scores."""
     if job.path.suffix == ".onnx":
-        from calibcli.networks.deploy import onnx_run
+        from calibcli.networks.deploy import _onnx_run as onnx_run
 
         return onnx_run.probabilities(job.path, inputs)
-    from calibcli.networks.deploy import torch_program
+    from calibcli.networks.deploy import _torch_program as torch_program
 
     return np.asarray(torch_program.probabilities(job.path, inputs, bool(job.network.get("trust"))))
 
@@ -226,7 +226,7 @@ def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Cal
 
     cost: Callable[[], float | None] = _none
     if before.suffix == ".onnx":
-        from calibcli.networks.deploy import onnx_export
+        from calibcli.networks.deploy import _onnx_export as onnx_export
 
         rows = onnx_export.opened(before, job)
         if job.path.suffix == ".onnx":
@@ -261,7 +261,7 @@ def _output(job: ExportRequest) -> str:
     """Return the output of an ONNX network that has the calibrator; "" if the file does not say."""
     if job.path.suffix != ".onnx":
         return ""
-    from calibcli.networks.deploy import onnx_run
+    from calibcli.networks.deploy import _onnx_run as onnx_run
 
     return onnx_run.said(job.path).get(onnx_run.OUTPUT, "")
 
@@ -269,7 +269,7 @@ def _output(job: ExportRequest) -> str:
 def _outputs(path: Path, rows: Any, job: ExportRequest) -> Array:
     """Compute the probabilities (n, K) of a network."""
     if path.suffix == ".onnx":
-        from calibcli.networks.deploy import onnx_export
+        from calibcli.networks.deploy import _onnx_export as onnx_export
 
         return onnx_export.outputs(path, rows, _output(job))
     if path.suffix in estimator.SUFFIXES:
@@ -277,7 +277,7 @@ def _outputs(path: Path, rows: Any, job: ExportRequest) -> Array:
         return estimator.probabilities(path, np.asarray(x), job.scaler.kind, bool(job.network.get("trust")))
     from calibcli.networks import checkpoint, inference
     from calibcli.networks.checkpoint import containers
-    from calibcli.networks.deploy.torch_program import logits_of
+    from calibcli.networks.deploy._torch_program import logits_of
 
     network = job.network
     if path.suffix in TORCH and containers.read(path, trust=bool(network.get("trust"))).modules:

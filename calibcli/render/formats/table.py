@@ -23,7 +23,9 @@ from typing import Literal
 from calibcli.core.figure_data import Plot
 from calibcli.core.number_format import count_text
 from calibcli.core.result import Result, Table
-from calibcli.render import side_by_side, table_contents, terminal, text_plots
+from calibcli.render import _side_by_side as side_by_side
+from calibcli.render import _text_plots as text_plots
+from calibcli.render import table_contents, terminal
 from calibcli.render.table_contents import Detail, Sheet
 
 SUFFIXES = (".txt",)

@@ -14,8 +14,8 @@ from typing import Any
 from calibcli.core import extensions
 from calibcli.core.result import VERDICTS, Result, by_report, results_of
 from calibcli.render import table_contents, terminal
-from calibcli.render.page import sections
-from calibcli.render.page.sections import Caps, Picture
+from calibcli.render.page import _sections as sections
+from calibcli.render.page._sections import Caps, Picture
 
 MOST = 600_000  # bytes of a page, which mail programs still attach
 FIGURE = 5_000  # bytes of a small figure: more figures than have room are not drawn at all
@@ -90,7 +90,7 @@ def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:
     if not pictures:
         return ""
     from calibcli.render import figure
-    from calibcli.render.page import inline_figures
+    from calibcli.render.page import _inline_figures as inline_figures
 
     styles = inline_figures.Styles()
     for p in extensions.with_progress(pictures, lambda p: p.title):

@@ -9,8 +9,8 @@ from pathlib import Path
 from calibcli.calibrators.store import as_json, from_json
 from calibcli.core.errors import UsageError
 from calibcli.core.files import atomic
-from calibcli.ship import source_code
-from calibcli.ship.source_code import LANGUAGES
+from calibcli.ship import _source_code as source_code
+from calibcli.ship._source_code import LANGUAGES
 from calibcli.ship.target import TARGETS, ExportRequest, Shipped, of_scores
 
 NEEDED = {".js": "node", ".c": "a C compiler (cc)"}

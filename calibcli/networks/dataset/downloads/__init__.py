@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from calibcli.networks.dataset.arrays import DatasetArrays
-from calibcli.networks.dataset.downloads import images, texts
-from calibcli.networks.dataset.downloads.members import MembersByName, listed
+from calibcli.networks.dataset._arrays import DatasetArrays
+from calibcli.networks.dataset.downloads import _images as images
+from calibcli.networks.dataset.downloads import _texts as texts
+from calibcli.networks.dataset.downloads._members import MembersByName, listed
 
 Reader = Callable[[MembersByName, str], DatasetArrays]
 LAYOUTS: tuple[tuple[Callable[[MembersByName], list[str]], Reader], ...] = (

@@ -12,7 +12,7 @@ from typing import Any
 from calibcli.core.figure_data import Plot, saved
 from calibcli.core.result import Estimate, Result
 from calibcli.render import table_contents
-from calibcli.render.page import alt_text
+from calibcli.render.page import _alt_text as alt_text
 from calibcli.render.table_contents import Sheet, SheetColumn
 
 SERIES = ("x", "y", "z")  # fields of a plot that its picture and tables show, as they do its curves

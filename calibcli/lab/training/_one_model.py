@@ -17,10 +17,11 @@ from torch import nn
 
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic
-from calibcli.lab.training import batches, state
+from calibcli.lab.training import _state as state
+from calibcli.lab.training import batches
+from calibcli.lab.training._evaluation import EvaluationPlan, room, snapshot_name
+from calibcli.lab.training._loop import Trainer
 from calibcli.lab.training.batches import Index, Loader, Parts, Split
-from calibcli.lab.training.evaluation import EvaluationPlan, room, snapshot_name
-from calibcli.lab.training.loop import Trainer
 from calibcli.lab.training.options import Progress, RunOutputs
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import checkpoint, inference, losses

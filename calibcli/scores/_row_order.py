@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibcli.core.errors import InputError
+from calibcli.scores._score_kind import KeptRows, Scan
 from calibcli.scores.input_mistakes import PAIRS, ClassOrder, auc_and_z
 from calibcli.scores.predictions import Array, Floats, Ints, Kind, logits_of, rows_of
-from calibcli.scores.score_kind import KeptRows, Scan
 from calibcli.scores.softmax import DeviceScores
 
 FEWEST = 50  # rows; of fewer, even a sure model that is right by chance shows little

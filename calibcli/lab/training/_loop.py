@@ -17,9 +17,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import Lines, atomic
-from calibcli.lab.training import evaluation, recipes, state
+from calibcli.lab.training import _evaluation as evaluation
+from calibcli.lab.training import _state as state
+from calibcli.lab.training import recipes
+from calibcli.lab.training._evaluation import EvaluationPlan
 from calibcli.lab.training.batches import Batches, Loader, last_linear, train_mode
-from calibcli.lab.training.evaluation import EvaluationPlan
 from calibcli.lab.training.options import Progress
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import device, inference, losses

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.core.errors import InputError, refusing
-from calibcli.networks.dataset.arrays import DatasetArrays
+from calibcli.networks.dataset._arrays import DatasetArrays
 from calibcli.scores.files.arrays import DOWNLOADED, TARS, Memory
 from calibcli.scores.files.roles import SPLITS
 from calibcli.scores.files.source import Source

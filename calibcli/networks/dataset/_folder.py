@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.core.errors import InputError, refusing
-from calibcli.networks.dataset.arrays import DatasetArrays
+from calibcli.networks.dataset._arrays import DatasetArrays
 from calibcli.networks.dataset.rows import AS_IT_IS, Resize
 from calibcli.scores.files.roles import SPLITS
 

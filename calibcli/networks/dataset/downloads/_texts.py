@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.core.errors import InputError, refusing
-from calibcli.networks.dataset.arrays import DatasetArrays
-from calibcli.networks.dataset.downloads.members import DAMAGED, MembersByName, contents
+from calibcli.networks.dataset._arrays import DatasetArrays
+from calibcli.networks.dataset.downloads._members import DAMAGED, MembersByName, contents
 from calibcli.networks.dataset.vocabulary import numbers, vocabulary, words_of
 from calibcli.scores.files.arrays import Memory
 from calibcli.scores.files.source import Source

@@ -11,15 +11,15 @@ import numpy as np
 
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.options import normal
+from calibcli.scores._per_row import NO_LABEL, WHOLE, as_names, refuse_missing
+from calibcli.scores._score_kind import KeptRows, Scan
 from calibcli.scores.array_names import class_in_name
 from calibcli.scores.files.arrays import Converted, FileContents, blocks, read_all, texts_of
 from calibcli.scores.files.roles import OUTCOMES, PREDICTED
 from calibcli.scores.files.text_tables import is_number
 from calibcli.scores.input_mistakes import auc_and_z
-from calibcli.scores.per_row import NO_LABEL, WHOLE, as_names, refuse_missing
 from calibcli.scores.predictions import Array, ArrayScores, Kind, MappedScores, Named, Predictions
 from calibcli.scores.reading_options import Reading
-from calibcli.scores.score_kind import KeptRows, Scan
 
 # Is a single score per row that of one class, or that of whichever class was predicted, as some pipelines write it?
 

@@ -22,9 +22,10 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic
 from calibcli.networks import checkpoint, dataset, inference
 from calibcli.networks.dataset import Dataset
-from calibcli.networks.deploy import onnx_graph, onnx_run
-from calibcli.networks.deploy.onnx_graph import KINDS, OLDEST, PREFIX, GraphOps, Place, Value
-from calibcli.networks.deploy.onnx_run import weights_beside
+from calibcli.networks.deploy import _onnx_graph as onnx_graph
+from calibcli.networks.deploy import _onnx_run as onnx_run
+from calibcli.networks.deploy._onnx_graph import KINDS, OLDEST, PREFIX, GraphOps, Place, Value
+from calibcli.networks.deploy._onnx_run import weights_beside
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import logits_of, two_columns
 from calibcli.ship import target

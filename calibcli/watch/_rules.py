@@ -19,7 +19,7 @@ from calibcli.gate.verdicts import possible, resolved
 from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.registry import MetricTraits, reads_scores
 from calibcli.scores.predictions import Floats, Ints
-from calibcli.watch.bets import WatchedRule, tables
+from calibcli.watch._bets import WatchedRule, tables
 
 MOST_SLICES = 100  # each keeps a stream of its own in the state
 

@@ -16,8 +16,8 @@ from onnx import AttributeProto
 
 from calibcli.core.errors import InputError, UsageError, WriteError, check_path, refusing
 from calibcli.core.files import claim, no_room, reading, written
-from calibcli.networks import onnx_runtime
-from calibcli.networks.onnx_runtime import FAILURES
+from calibcli.networks import _onnx_runtime as onnx_runtime
+from calibcli.networks._onnx_runtime import FAILURES
 
 Array = NDArray[Any]
 TAKES, OUTPUT, GIVES = "calib.takes", "calib.output", "calib.gives"  # keys of the metadata of an exported file

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.core.errors import InputError, refusing
-from calibcli.networks.dataset.arrays import DatasetArrays
-from calibcli.networks.dataset.downloads.members import MOST, MembersByName
-from calibcli.networks.dataset.folder import Pictures, decode, fingerprint
+from calibcli.networks.dataset._arrays import DatasetArrays
+from calibcli.networks.dataset._folder import Pictures, decode, fingerprint
+from calibcli.networks.dataset.downloads._members import MOST, MembersByName
 from calibcli.scores.files import pickles
 from calibcli.scores.files.source import Source, refuse_large
 from calibcli.scores.other_files import UNREADABLE

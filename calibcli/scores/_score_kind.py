@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from calibcli.core.errors import InputError
-from calibcli.scores.masks import Masks
+from calibcli.scores._masks import Masks
 from calibcli.scores.predictions import (
     SHARE_OFF,
     UNIT_HIGH,
