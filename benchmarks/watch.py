@@ -93,7 +93,7 @@ def nights(watched: WatchedRule, night: Night, runs: int, count: int) -> dict[st
     first = {key: np.full(runs, NEVER) for key in limits}
     for n in range(count):
         add(stream, *night(n), runs)
-        for key, found in stream.evidence().items():
+        for key, found in stream.log_evidence().items():
             new = (first[key] == NEVER) & (found >= limits[key])
             first[key][new] = n + 1
         stream.close()

@@ -14,7 +14,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.metrics.discrimination import Concordance, few
+from calibcli.metrics.discrimination import Concordance, small_sample_factor
 from calibcli.metrics.ood import AveragePrecision, FalsePositives
 from calibcli.metrics.reliability import BinaryOutcomes
 
@@ -79,7 +79,7 @@ def test_influences_are_the_derivatives_of_the_average_precision() -> None:
         moved[side] *= 1 - eps
         moved[i] += eps * w[side].sum()
         slope = (average_precision_score(hit, s, sample_weight=moved) - statistic.value) / eps
-        share = w[i] / w[side].sum() * few(w[side].sum() ** 2 / (w[side] @ w[side]))
+        share = w[i] / w[side].sum() * small_sample_factor(w[side].sum() ** 2 / (w[side] @ w[side]))
         assert statistic.influence[i] == pytest.approx(slope * share, abs=1e-6)
 
 
