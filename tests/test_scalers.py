@@ -78,6 +78,18 @@ def test_focal_rows_against_log_phi_and_differences(k: int, gamma: float) -> Non
     np.testing.assert_allclose(got.d_gamma, d_gamma, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.regression
+@pytest.mark.parametrize("objective", ["nll", "brier", "ece", "adaece"])
+def test_counts_give_the_best_temperature_and_the_plateau_of_repeated_rows(objective: str) -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(300, 3)) * 2
+    y, counts = (z + 1.3 * rng.gumbel(size=z.shape)).argmax(1), rng.integers(1, 6, 300)
+    counted = calibcli.from_arrays(z, y, weights=counts, weight_kind="count")
+    repeated = calibcli.from_arrays(np.repeat(z, counts, axis=0), np.repeat(y, counts))
+    found, expected = (search.best_temperature(p, GRIDS["mukhoti"], objective) for p in (counted, repeated))
+    assert (found.temperature, found.plateau) == (expected.temperature, expected.plateau)
+
+
 @pytest.mark.parametrize("entry", VECTORS["fts_nll_opt_fixed_gamma"], ids=lambda e: str(e["gamma"]))
 def test_best_temperature_for_a_fixed_gamma(entry: dict[str, float]) -> None:
     data = VECTORS["temperature"]

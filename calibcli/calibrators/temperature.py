@@ -139,7 +139,7 @@ def _best_ece(predictions: Predictions, grid: Array, objective: str, bins: int) 
             means[following] = (mean - ROUGH, mean + ROUGH)
         else:
             c = confidence(predictions, grid[following])
-            values[following], spread[following] = error(c), null_deviation(c, w)
+            values[following], spread[following] = error(c), null_deviation(c, w, predictions.weight_kind == "count")
             mean = float(np.average(c, weights=w))
             means[following] = (mean, mean)
         best = min(values, key=lambda i: (values[i], i))
@@ -219,11 +219,16 @@ class BinnedObjective:
         return float(l1(view.mass_bins(self.bins, "split-merge")))  # a tie is split between bins, with one accuracy
 
 
-def null_deviation(c: Array, w: Array | None) -> float:
-    """Return the standard deviation of a calibrated model's ECE at these confidences: sqrt((1 - 2/π) Σ_b var_b)."""
-    weight = 1.0 if w is None else w
+def null_deviation(c: Array, w: Array | None, counts: bool = False) -> float:
+    """Return the standard deviation of a calibrated model's ECE at these confidences: sqrt((1 - 2/π) Σ_b var_b).
+
+    Args:
+        c: (N,) confidences.  w: (N,) weights, or None for 1.  counts: whether they are numbers of independent rows.
+    """
+    weight: Array | float = 1.0 if w is None else w
     total = len(c) if w is None else w.sum()
-    return math.sqrt((1 - 2 / math.pi) * float(np.sum(weight * weight * c * (1 - c)))) / float(total)
+    variance = (weight if counts else weight * weight) * c * (1 - c)
+    return math.sqrt((1 - 2 / math.pi) * float(np.sum(variance))) / float(total)
 
 
 # The method `temperature`.

@@ -172,7 +172,7 @@ class Engine:
         self.named: dict[int, str] = {}  # rows that a note was written of
         self._certificates: dict[int, Certificate] = {}
         self._ggn: dict[tuple[float, bool], GGNTrace] = {}
-        self._probes: dict[tuple[int, int, int, bool], traces.Probes] = {}
+        self._probes: dict[tuple[int, tuple[int, ...], int, bool], traces.Probes] = {}
 
     def view(self, *, relative: bool = False, after: bool = False, nudge: float = 0.0) -> Engine:
         """Return the engine of another form of the problem (see `CurvatureProblem.view`).
@@ -432,7 +432,7 @@ class Engine:
         count = count + torch.zeros(-(-self.problem.layout.n // cell), dtype=torch.long)
         in_round = min(float(count.double().mean()), ROUND)  # probes of a cell that one call draws
         whole = layers or self.prober.whole(in_round, cell)
-        key = first, int(count.sum()), cell, whole
+        key = first, tuple(count.tolist()), cell, whole
         rounds, n = max(1, -(-int(count.max()) // ROUND)), self.problem.layout.n
         if key not in self._probes and not self.shared.stopped:
             if not bool(count.all()):
