@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 
 from calibcli.core.errors import UsageError
 from calibcli.gate.config import Gate, limit_rule
-from calibcli.gate.verdicts import resolved
+from calibcli.gate.judging import resolved
 from calibcli.metrics import METRICS
 from calibcli.metrics.registry import known
 from calibcli.scores.predictions import Predictions

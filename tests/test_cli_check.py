@@ -88,7 +88,7 @@ def test_verdicts_and_rows_that_decide(capsys: Any) -> None:
 
 def test_every_metric_can_be_gated(capsys: Any) -> None:
     """Each metric of the registry gets a verdict; NOT RUN only where it has no valid bound, with the reason."""
-    from calibcli.gate.verdicts import possible
+    from calibcli.gate.judging import possible
     from calibcli.metrics import METRICS
 
     model(600)

@@ -11,7 +11,7 @@ from populations import ece_bounds
 
 import calibcli
 from calibcli.core.statistics import normal_quantile, normals, score_bound, student_quantile
-from calibcli.gate.verdicts import possible
+from calibcli.gate.judging import possible
 from calibcli.metrics import METRICS, Sample, paired
 from calibcli.metrics import binned_bounds as sharp
 from calibcli.metrics.intervals import WeightedMean

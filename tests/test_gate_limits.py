@@ -189,7 +189,7 @@ def test_the_number_of_classes_says_which_limits_cannot_fail(
 @pytest.mark.parametrize("k", [2, 3, 8])
 def test_no_predictions_are_beyond_what_is_said_to_be_possible(k: int) -> None:
     """The worst there is: sure and wrong, sure and right, and even."""
-    from calibcli.gate.verdicts import possible
+    from calibcli.gate.judging import possible
     from calibcli.metrics import known, measure
     from calibcli.scores.predictions import Predictions
 

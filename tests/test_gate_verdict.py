@@ -19,7 +19,7 @@ from calibcli.core.number_format import level
 from calibcli.core.result import Estimate
 from calibcli.gate import baseline
 from calibcli.gate.baseline import Pairing, pair
-from calibcli.gate.verdicts import SupportedClaim, at_level, claim, judge, rows_by_scaling, rule
+from calibcli.gate.judging import SupportedClaim, at_level, claim, judge, rows_by_scaling, rule
 from calibcli.metrics import paired
 from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.temperature_gain import folds_of

@@ -63,7 +63,7 @@ def test_imports_point_one_way(here: str) -> None:
                     assert LEVEL[there] < LEVEL[here], f"{path.relative_to(ROOT)} imports {there}"
 
 
-def test_heavy_libraries_stay_in_their_rooms() -> None:
+def test_heavy_libraries_stay_in_their_packages() -> None:
     for path in FILES:
         for name in imports(path):
             library = name.split(".")[0]

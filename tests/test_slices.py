@@ -9,8 +9,8 @@ import pytest
 
 import calibcli
 from calibcli.gate.config import Config, Gate
+from calibcli.gate.judging import resolved
 from calibcli.gate.sources import RecordedOutputs
-from calibcli.gate.verdicts import resolved
 from calibcli.metrics.report import ReportOptions, report
 from calibcli.scores.columns import Columns, GatheredParts, columns, columns_by, rows_by
 from calibcli.scores.histogram import CONFIDENCE, NAMES

@@ -14,7 +14,7 @@ from calibcli.core.errors import InputError, refusing
 
 
 class TensorLike(Protocol):
-    """A tensor of torch, which this room does not import."""
+    """A tensor of torch, which this package does not import."""
 
     def detach(self) -> Any: ...
 

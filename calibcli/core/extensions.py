@@ -1,4 +1,4 @@
-"""Registry of what higher rooms, such as those that need PyTorch, add to rooms that need NumPy alone.
+"""Registry of what higher packages, such as those that need PyTorch, add to packages that need NumPy alone.
 
 `calibcli/__init__.py` fills it with functions that import a module. They are called when the module is first needed, so
 registering costs nothing at `import calibcli`. A command that runs registers its progress bar, which loops in any room

@@ -20,7 +20,7 @@ from calibcli.core.registries import alike
 from calibcli.core.scope import Scope
 
 # Display in notebooks, at the prompt, as data frames, figures and files. The work is done in `render`, which lies above
-# this room and is imported when something is first shown.
+# this package and is imported when something is first shown.
 
 
 class Display:

@@ -21,12 +21,12 @@ from calibcli.core.number_format import count_text, number
 from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result, Screen, Table
 from calibcli.core.scope import TO_BASELINE, Scope
 from calibcli.core.statistics import effective_rows
-from calibcli.gate import baseline, config, verdicts
+from calibcli.gate import baseline, config, judging
 from calibcli.gate.baseline import BaselineRows, Missing, Unpaired, hashes, pair
 from calibcli.gate.config import Config, Gate, parsed
+from calibcli.gate.judging import LimitRule, SupportedClaim, judge, resolved
 from calibcli.gate.options import Request
 from calibcli.gate.sources import BY_CLASS, RecordedOutputs, Results, Source, ece_estimate
-from calibcli.gate.verdicts import LimitRule, SupportedClaim, judge, resolved
 from calibcli.metrics.intervals import BOUNDLESS, average
 from calibcli.metrics.paired import MeanDifference
 from calibcli.metrics.registry import traits
@@ -70,9 +70,9 @@ def check(
             checks.append(_against_baseline(rule, config.alpha, source, rows))
             continue
         choice = source.judged(rule.gate)
-        kind = verdicts.kind(choice)  # how a binned metric is binned, which a note under its gate repeats; else ""
+        kind = judging.kind(choice)  # how a binned metric is binned, which a note under its gate repeats; else ""
         checks += [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
-        notes |= {verdicts.blind_spot(rule.gate.name, kind): None} if kind else {}
+        notes |= {judging.blind_spot(rule.gate.name, kind): None} if kind else {}
     if not checks:
         none = "no gate is configured: write --max ece=0.05, or gates in calib.toml"
         checks.append(Check(rule="(none)", outcome="not_run", message=none))

@@ -20,7 +20,7 @@ from calibcli.core.scope import WHOLE
 from calibcli.core.statistics import SMALLEST_P, normal_quantile, two_sided
 from calibcli.gate import baseline
 from calibcli.gate.baseline import Pairing, Unpaired, pair
-from calibcli.gate.verdicts import at_level
+from calibcli.gate.judging import at_level
 from calibcli.metrics import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known, paired, registry
 from calibcli.metrics.paired import Paired, outside, shown
 from calibcli.metrics.registry import MetricTraits, traits

@@ -22,11 +22,11 @@ from calibcli.core.registries import Choice
 from calibcli.core.result import Estimate, Result, Table
 from calibcli.core.scope import Scope
 from calibcli.core.statistics import bisect, normal_quantile, normal_share, normals, unseen_reach
-from calibcli.gate import baseline, verdicts
+from calibcli.gate import baseline, judging
 from calibcli.gate.baseline import Pairing
 from calibcli.gate.config import MIN_N, Gate
+from calibcli.gate.judging import Side, rule
 from calibcli.gate.options import Assumptions
-from calibcli.gate.verdicts import Side, rule
 from calibcli.metrics import Sample, binned_bounds, choose, columns_of, estimates
 from calibcli.metrics.binned_bounds import Method, norm_quantile
 from calibcli.metrics.intervals import End, MeanOf, WeightedMean
@@ -495,12 +495,12 @@ def _rows(need: Need, a: Assumptions) -> Estimate:
 def _need(gate: Gate, a: Assumptions) -> Need:
     k = a.pilot.k if a.pilot is not None else a.n_classes
     if gate.baseline:
-        verdicts.resolved(gate, "", k)
+        judging.resolved(gate, "", k)
         return _against_baseline(gate, a)
     choice = choose([gate.metric], k, a.pilot is not None and a.pilot.top_only)[0]
-    resolved = verdicts.resolved(gate, choice.traits.better, k)
+    resolved = judging.resolved(gate, choice.traits.better, k)
     side, limit = resolved.side, resolved.limit
-    values = verdicts.possible(choice.spec, k)
+    values = judging.possible(choice.spec, k)
     if a.truth is not None and not values.low <= a.truth <= values.high:
         problem = f"--truth {a.truth:g} is out of range: {choice.name} is {values}"
         raise UsageError(problem, f"pass a value that is {values}")

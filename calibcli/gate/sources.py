@@ -19,8 +19,8 @@ from calibcli.core.registries import Choice, alike
 from calibcli.core.result import Estimate, Result
 from calibcli.core.scope import CHANGE, MEANS, Scope
 from calibcli.gate.config import FORMS, Condition, Config, Gate, parsed, rows_of
+from calibcli.gate.judging import LimitRule, SupportedClaim, at_level, claim
 from calibcli.gate.plan import EcePopulation, to_decide
-from calibcli.gate.verdicts import LimitRule, SupportedClaim, at_level, claim
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.binned_bounds import Bounds, table_bounds
 from calibcli.metrics.diagrams import reliability

@@ -1,6 +1,6 @@
 """Headlines of `calib check` and `calib plan`: the verdict, its reason, and what to do if it is undecided.
 
-The reason is the message of a check, which `judge` in `gate/verdicts` writes.
+The reason is the message of a check, which `judge` in `gate/judging` writes.
 """
 
 from __future__ import annotations

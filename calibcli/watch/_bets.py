@@ -135,7 +135,7 @@ class WatchedRule:
 
     Attributes:
         rule: its text, `ece <= 0.03`.  metric: canonical spec.
-        side, limit: as in `gate.verdicts.LimitRule`.
+        side, limit: as in `gate.judging.LimitRule`.
         low, high: range of the value of a row.
         bins: number of bins of a binned calibration error; 0 for a mean over rows.
         by, values: column whose values are watched, each with its own stream, and those values.

@@ -11,11 +11,11 @@ import numpy as np
 from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.registries import Choice
-from calibcli.gate import verdicts
+from calibcli.gate import judging
 from calibcli.gate.baseline import Unpaired, pair
 from calibcli.gate.config import Gate
+from calibcli.gate.judging import possible, resolved
 from calibcli.gate.sources import Part, RecordedOutputs
-from calibcli.gate.verdicts import possible, resolved
 from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.registry import MetricTraits, reads_scores
 from calibcli.scores.predictions import Floats, Ints
@@ -44,7 +44,7 @@ def watched(gate: Gate, source: RecordedOutputs, cap: float, begins: bool = True
         if begins and len(values) > MOST_SLICES:
             problem = f"{gate.at}'{gate.by}' has {len(values)} values, and a state watches {MOST_SLICES}"
             raise UsageError(problem, "choose a coarser column, or name the values to watch: values = [...]")
-    kind = f"each row at most {cap:g} nats" if _unbounded(choice, source) else verdicts.kind(choice)
+    kind = f"each row at most {cap:g} nats" if _unbounded(choice, source) else judging.kind(choice)
     traits = choice.traits
     return WatchedRule(
         rule=rule.text,

@@ -11,7 +11,7 @@ from calibcli.core import number_format
 from calibcli.core.figure_data import Curve, Later, PlainList, Plot
 from calibcli.core.result import Check, Estimate, Outcome, Result, Table
 from calibcli.core.scope import TO_BASELINE, Scope
-from calibcli.gate import verdicts
+from calibcli.gate import judging
 from calibcli.gate.check import judged_estimates
 from calibcli.headlines import listed
 from calibcli.metrics import METRICS
@@ -36,7 +36,7 @@ def result(state: WatchState) -> Result:
     for key, stream in state.streams.items():
         checks.append(_check(state, *key, stream))
         if stream.watched.bins:
-            notes[verdicts.blind_spot(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
+            notes[judging.blind_spot(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
     settings = state.settings
     facts: dict[str, Any] = {
         "headline": headline(state, checks),
