@@ -110,6 +110,7 @@ def test_every_export_is_the_map_with_its_cut(spec: str, k: int, target: str, tm
     assert calibcli.verify(path, scaler, raised, trust=True).verdict == "pass"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.regression("maps 1")
 @pytest.mark.parametrize("kind", ["probabilities", "log_probabilities"])
 @pytest.mark.parametrize("spec", ["temperature", "platt", "isotonic"])

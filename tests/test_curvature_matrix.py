@@ -60,6 +60,7 @@ def operator(model: nn.Module, x: Any, y: Tensor, **options: Any) -> CurvatureOp
 
 
 class TestProducts:
+    @pytest.mark.one_in(4)
     @pytest.mark.parametrize("loss", LOSSES)
     @pytest.mark.parametrize("name", ["mlp", "cnn", "tied"])
     def test_against_torch_func(self, name: str, loss: str) -> None:
@@ -71,6 +72,7 @@ class TestProducts:
         assert torch.allclose(found, true, rtol=1e-9, atol=1e-12)
         assert not torch.allclose(found * 1.01, true, rtol=1e-9, atol=1e-12)
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("loss", ["ce", "focal"])
     @pytest.mark.parametrize("name", ["mlp", "cnn"])
     def test_of_the_gauss_newton_matrix(self, name: str, loss: str) -> None:
@@ -129,6 +131,7 @@ class TestProducts:
 
 
 class TestEstimates:
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("memory", ["auto", "low"])
     def test_to_the_last_bit_those_of_curvature(self, memory: str) -> None:
         model, x, y = small(n=300)

@@ -124,6 +124,7 @@ class Odd(nn.Module):
         return self.head(y)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("kind", "served"), ODD)
 def test_what_is_not_followed_goes_by_whole_products(kind: str, served: bool) -> None:
     _, inputs, labels = setup("mlp")

@@ -231,7 +231,7 @@ def test_the_functions_that_take_arrays_are_found() -> None:
     assert set(FOUND) >= set(today.split())
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @every_library
 @pytest.mark.parametrize("name", FOUND)
 def test_a_plain_frame_is_its_array(name: str, library: str, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_the_sample_data_travel_in_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {

@@ -138,6 +138,7 @@ def calibrators(tmp_path_factory: pytest.TempPathFactory) -> Path:
 METHODS = ("temperature", "focal-temperature", "vector", "histogram", "beta")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.regression("4 calibrator-metadata")
 @pytest.mark.parametrize("method", METHODS)
 def test_edited_calibrators(calibrators: Path, method: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,6 +122,7 @@ def test_a_mistyped_trait_of_a_package_is_refused_with_its_name(tmp_path: Path) 
     assert "'beter'" in said
 
 
+@pytest.mark.slow
 def test_entries_of_calib_win_and_a_broken_package_touches_no_other_name(tmp_path: Path) -> None:
     installed(
         tmp_path,

@@ -86,6 +86,7 @@ def test_every_comparison_with_a_number() -> None:
         np.testing.assert_array_equal(rows_of(parsed(text), age), np.array(held, bool), text)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.regression
 @pytest.mark.parametrize("empty", ["", "NA", "nan", "None", "null", "n/a", "<NA>", "?", "several"])
 def test_rows_without_a_number_are_a_slice_and_no_rule_leaves_them_out_in_silence(

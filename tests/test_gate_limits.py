@@ -116,6 +116,7 @@ def test_a_limit_that_cannot_fail_is_refused(
     assert fix in refused(capsys, *command, *rule)
 
 
+@pytest.mark.slow
 @pytest.mark.regression("3.3")
 def test_every_metric_refuses_limits_outside_its_values(capsys: pytest.CaptureFixture[str]) -> None:
     two_classes(scores("t.npz", 300))

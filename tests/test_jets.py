@@ -89,6 +89,7 @@ def penalty(model: nn.Module, x: Tensor, y: Tensor, spec: str) -> Tensor:
     return objective(losses.Batch(model, z, y, 0, generator))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["hessian", "ggn"])
 @pytest.mark.parametrize("arch", ["mlp:inputs=192", "cnn", "resnet:depth=8", "vit:depth=1,dim=24", "odd"])
 def test_gradient_against_finite_differences(arch: str, kind: str) -> None:

@@ -602,6 +602,7 @@ def test_a_damaged_state_is_refused(name: str, states: list[Path], capsys: pytes
     assert capsys.readouterr().err.count("\n  fix: ") == 1
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(0, 255))
 @settings(max_examples=60, deadline=None)
 def test_bytes_changed_at_random_are_refused_or_read(at: int, byte: int) -> None:

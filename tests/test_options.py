@@ -242,6 +242,7 @@ def test_help_comes_before_what_is_wrong_with_values(capsys: pytest.CaptureFixtu
     assert first.strip() == second.strip() == third.strip()
 
 
+@pytest.mark.slow
 def test_commands_import_nothing_heavy_to_read_a_line() -> None:
     """Importing pydantic takes as long as importing NumPy."""
     modules = "print(*{'pydantic', 'rich', 'typer'} & {*sys.modules})"

@@ -220,6 +220,7 @@ def test_every_command_takes_sets_of_files_or_networks() -> None:
     assert set(SETS) | NETWORKS == set(LINES)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("command", "option"),
     [
@@ -327,6 +328,7 @@ def test_weights_beside_an_onnx_graph_are_its_inputs(made: dict[str, Path], tmp_
         assert content(tmp_path) == kept
 
 
+@pytest.mark.slow
 def test_programs_beside_a_calibrator_replace_nothing_of_somebody_else(
     made: dict[str, Path], tmp_path: Path, capsys: Any
 ) -> None:

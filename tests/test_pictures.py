@@ -115,7 +115,7 @@ def _unseen(drawn: Any) -> set[int]:
 
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("name", MADE)
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(21)
 def test_no_label_meets_another_or_is_cut_off(name: str, look: str) -> None:
     for title, part in figure.parts(made(name)).items():
         with figure.drawn(part, style.LOOKS[look]) as drawn:
@@ -382,6 +382,7 @@ def test_threads_leave_the_settings_of_matplotlib_as_they_were(tmp_path: Path) -
     assert len(set(pictures)) == 1
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.regression
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("look", ["dark_background", "default", "none"])

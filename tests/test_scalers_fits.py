@@ -416,7 +416,7 @@ JSON = st.recursive(
 @given(
     key=st.sampled_from(["schema", "what", "spec", "k", "classes", "fit", "kind", "columns", "estimates"]), value=JSON
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 def test_edited_calibrators_end_in_0_or_4(
     tmp_path_factory: pytest.TempPathFactory, spec: str, key: str, value: Any
 ) -> None:
@@ -436,7 +436,7 @@ def test_edited_calibrators_end_in_0_or_4(
     edit=st.sampled_from(["nan", "inf", "negative", "huge", "short", "deep", "gone", "whole", "half"]),
     at=st.integers(0, 9),
 )
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(21)
 def test_edited_parameters_end_in_0_or_4(
     tmp_path_factory: pytest.TempPathFactory, spec: str, edit: str, at: int
 ) -> None:
