@@ -271,3 +271,15 @@ def test_one_group_or_weight_that_holds_most_rows_ends_in_no_error(largest: int,
     assert (grouped["ece"].low is None) == (effective < 10)
     judged = calibcli.check(p, y, max={"ece": 0.9}, group=np.repeat(np.arange(len(sizes)), sizes))
     assert judged.checks[0].outcome == ("not_run" if effective < 10 else "pass")
+
+
+@pytest.mark.regression
+def test_the_null_level_of_a_squared_error_is_on_its_scale() -> None:
+    """The 95 % quantile of squares is the square of the quantile; their mean is at least the square of the mean."""
+    rng = np.random.default_rng(0)
+    z = 2 * rng.normal(size=(500, 3))
+    y = (z + rng.gumbel(size=z.shape)).argmax(1)
+    squared, root = (calibcli.measure(z, y, spec).estimates[0] for spec in ("mmce:square=true", "mmce"))
+    assert squared.value == pytest.approx(root.value**2)  # type: ignore[operator]
+    assert squared.null_high == pytest.approx(root.null_high**2, rel=0.02)  # type: ignore[operator]
+    assert root.null**2 < squared.null < squared.null_high  # type: ignore[operator]

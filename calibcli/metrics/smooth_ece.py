@@ -502,7 +502,7 @@ class Mmce(Statistic):
         null: dict[str, Any] = {}
         noise = self.view.memoized(Noises)
         if not self.weighted and self.view.groups is None:
-            draws = self._lengths(noise.null)  # (DRAWS,)
+            draws = self._lengths(noise.null) ** (2 if self.square else 1)  # (DRAWS,) on the scale of the value
             null = {"null": float(draws.mean()), "null_high": quantile(draws, 0.95)}
         if self.weighted or self.square:
             return Interval(reason="no bound for this form; mmce itself has one", **null)
