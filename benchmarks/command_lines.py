@@ -171,7 +171,8 @@ def spelled(command: str, one: Option, fully: bool, values: bool) -> Iterator[Li
                 glued = f"{flag}={text}" if long else f"{flag}{text}"
                 yield line(flag, text, given=value, first=True) if i % 2 else line(glued, given=value)
             for text, message in list(bad.items())[: None if values else 1]:
-                yield line(flag, text, refused=message)
+                if one.alone is None:  # else the word that follows may be a file
+                    yield line(flag, text, refused=message)
                 yield line(f"{flag}={text}" if long else f"{flag}{text}", "--json", refused=message, first=True)
             text, value = some[0]
             twice = line(flag, text, flag, text, given=(value, value)) if one.many else None

@@ -180,7 +180,11 @@ def spellings(name: str, bench: ModuleType) -> st.SearchStrategy[list[tuple[list
         return words, one.name, tuple(values) if one.many else values[0]
 
     given_apart = [one for one in options(name).values() if not one.argument and one.alone is None]
-    some = st.lists(st.sampled_from(given_apart), max_size=6, unique_by=lambda one: one.name)
+    some = (
+        st.lists(st.sampled_from(given_apart), max_size=6, unique_by=lambda one: one.name)
+        if given_apart
+        else st.just([])
+    )
     return some.flatmap(lambda chosen: st.tuples(*map(one_option, chosen))).map(list)
 
 

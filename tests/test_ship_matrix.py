@@ -227,7 +227,7 @@ def test_a_short_export_imports_no_torch(tmp_path: Path) -> None:
 import sys
 from calibcli.cli.app import main
 assert main(["export", "p.safetensors", "--to", "json", "--data", "r.npz", "-o", "c.json", "-q"]) == 0
-heavy = {"torch", "onnx", "onnxruntime", "typer", "matplotlib"} & set(sys.modules)
+heavy = {"torch", "onnx", "onnxruntime", "matplotlib"} & set(sys.modules)
 assert not heavy, heavy
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
