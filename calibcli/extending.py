@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from calibcli.core.registries import Traits
     from calibcli.core.result import Estimate, Result
     from calibcli.metrics.intervals import MeanOf
-    from calibcli.metrics.registry import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Interval, MetricTraits, Sample
+    from calibcli.metrics.registry import (
+        ANY,
+        BRIER,
+        METRICS,
+        NATS,
+        SIGNED,
+        UNIT,
+        Interval,
+        MetricTraits,
+        Sample,
+        Statistic,
+    )
     from calibcli.networks.architectures.registry import ARCHITECTURES, Size
     from calibcli.networks.curvature.quantities import QUANTITIES, QuantityTraits
     from calibcli.networks.losses.registry import LOSSES, PENALTIES, Loss
@@ -42,7 +53,7 @@ _HOME = {
     "calibcli.core.result": "Estimate Result",
     "calibcli.core.registries": "Traits",
     "calibcli.metrics.intervals": "MeanOf",
-    "calibcli.metrics.registry": "ANY BRIER METRICS NATS SIGNED UNIT Interval MetricTraits Sample",
+    "calibcli.metrics.registry": "ANY BRIER METRICS NATS SIGNED UNIT Interval MetricTraits Sample Statistic",
     "calibcli.networks.architectures.registry": "ARCHITECTURES Size",
     "calibcli.networks.curvature.quantities": "QUANTITIES QuantityTraits",
     "calibcli.networks.losses.registry": "LOSSES PENALTIES Loss",
@@ -87,6 +98,7 @@ __all__ = [
     "ScalerTraits",
     "Size",
     "Source",
+    "Statistic",
     "TargetTraits",
     "Traits",
     "UsageError",

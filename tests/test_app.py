@@ -51,7 +51,7 @@ def test_no_arguments_show_the_help_and_are_a_wrong_request(capsys: pytest.Captu
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_in_the_table_of_the_readme(name: str) -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\| `calib {name}\b", readme, re.M)
+    assert re.search(rf"^\| `calib {name}\b", readme, re.M), f"write a row for calib {name} into the table of README"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -100,7 +100,7 @@ def test_what_others_write_is_read(tmp_path: Path, name: str) -> None:
 
 
 def test_every_input_format_has_another_program() -> None:
-    assert set(READ) == set(source.FORMATS)
+    assert set(READ) == set(source.FORMATS), "write one in READ: CONTRIBUTING, An input format"
 
 
 def number(pattern: str) -> Callable[[bytes], float]:
@@ -145,4 +145,4 @@ def test_what_is_written_others_read(name: str) -> None:
 
 
 def test_every_output_format_has_another_program() -> None:
-    assert set(WRITTEN) == set(render.NAMES)
+    assert set(WRITTEN) == set(render.NAMES), "read one in WRITTEN: CONTRIBUTING, An output format"

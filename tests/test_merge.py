@@ -180,7 +180,7 @@ def test_every_metric_is_exact_bounded_or_without_a_value() -> None:
     shown = {e.name for e in found.estimates} & set(METRICS.entries)
     assert len(shown) > 30
     for spec in shown:
-        assert (found[spec].value is not None) == (spec not in UNKNOWN), spec
+        assert (found[spec].value is not None) == (spec not in UNKNOWN), f"{spec}: condensed=, or a line in UNKNOWN"
     for spec in UNKNOWN:
         assert found[spec].value is None
         assert "do not tell it" in found[spec].reason

@@ -458,6 +458,18 @@ ABOVE = {
 
 
 @pytest.mark.parametrize("spec", PROBABILITIES)
+def test_a_map_moves_scores_that_are_too_confident_or_too_little(spec: str) -> None:
+    """Else its oracle below would compare two identities."""
+    p = predictions()
+    moved = []
+    for scale in (0.3, 1.0, 3.0):
+        logits = scale * p.logits
+        mapped = np.exp(calibrators.fit(spec, Predictions.of(logits, p.labels)).scaler(logits))
+        moved.append(float(np.abs(mapped - softmax(logits)).max()))
+    assert moved[0] > 1e-3, f"{spec} leaves these as they are; at other scales it moves them by {moved[1:]}"
+
+
+@pytest.mark.parametrize("spec", PROBABILITIES)
 def test_method_equals_its_oracle(spec: str) -> None:
     p = predictions()
     p = Predictions.of(0.3 * p.logits, p.labels)  # less confident than right, so that γ > 0 is best
@@ -467,7 +479,9 @@ def test_method_equals_its_oracle(spec: str) -> None:
 
 
 def test_every_method_has_an_oracle() -> None:
-    assert {spec.partition(":")[0] for spec in PROBABILITIES} | set(ABOVE) == {e.name for e in calibrators.SCALERS}
+    assert {spec.partition(":")[0] for spec in PROBABILITIES} | set(ABOVE) == {e.name for e in calibrators.SCALERS}, (
+        "write its oracle in PROBABILITIES: CONTRIBUTING, A scaler"
+    )
 
 
 @pytest.mark.parametrize("right", [0.5, 0.75, 1.0])

@@ -200,6 +200,10 @@ def listing(name: str) -> Result:
     ]
     parts += [part for one in formats() if one.name == normal(name) for part in _about_format(one)]
     if not parts:
+        for one in _installed().values():
+            for entry in one.registry:
+                if normal(name) in map(normal, entry.traits.called):
+                    raise UsageError(f"nothing is called '{name}'", f"did you mean '{entry.name}'?")
         known = [
             *REGISTRIES,
             FORMATS,

@@ -126,6 +126,10 @@ class Form:
     optional: bool = False
     whole: bool = False
 
+    def __post_init__(self) -> None:
+        if not {*self.shape} <= {*"kcn"}:
+            raise TypeError(f"the shape of a parameter has the letters k, c and n, not {self.shape!r}")
+
     def _shape(self, k: int) -> tuple[int, ...]:
         return tuple({"k": k, "c": 1 if k == 2 else k}.get(letter, -1) for letter in self.shape)
 

@@ -159,6 +159,8 @@ def fit(
         extensions.tell(0.0, f"fitting {choice.spec}")
         fitted = choice(predictions, context)
         extensions.tell(1.0, f"fitted {choice.spec}")
+    if unknown := [name for name in fitted.parameters if name not in choice.traits.form]:
+        raise TypeError(f"{choice.name} returns {', '.join(unknown)}, and its form has {', '.join(choice.traits.form)}")
     classes = None if predictions.classes is None else tuple(map(str, predictions.classes))
     metadata = {
         "n": predictions.n,

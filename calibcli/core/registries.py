@@ -200,19 +200,34 @@ class Registry(Generic[P, T]):
         while key not in self._entries and self._usual:
             importlib.import_module(self._usual.pop(0))
         if (entry := self._entries.get(key) or self.entries.get(key)) is None and key.isidentifier():
-            for _, _, load in extensions.packaged(self.kind, key):
-                load()
+            for _, package, load in extensions.packaged(self.kind, key):
+                self._load_packaged(key, package, load)
             entry = self._entries.get(key)
         return entry
+
+    def _load_packaged(self, key: str, package: str, load: Callable[[], Any]) -> None:
+        """Import a module that an entry point called `key` names.
+
+        Raises:
+            UsageError: it cannot be imported, or does not add an entry of that name.
+        """
+        load()
+        if key not in self._entries:
+            problem = (
+                f"{package} does not add its {self.kind} '{key}': the module of that entry point has none of that name"
+            )
+            raise UsageError(
+                problem, f"name the entry point as the entry, or leave {package} out: pip uninstall {package}"
+            )
 
     def load_packaged(self) -> list[UsageError]:
         """Add every entry of installed packages, for lists; return why some could not be added."""
         failed: list[UsageError] = []
         try:
-            for key, _, load in extensions.packaged(self.kind):
+            for key, package, load in extensions.packaged(self.kind):
                 try:
                     if key not in self.entries:
-                        load()
+                        self._load_packaged(key, package, load)
                 except UsageError as error:
                     failed.append(error)
         except UsageError as error:  # two packages, one name
