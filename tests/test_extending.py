@@ -152,6 +152,15 @@ def test_two_packages_with_one_name_are_refused_with_both(tmp_path: Path) -> Non
     assert "fix: pip uninstall calib-b" in said
 
 
+@pytest.mark.regression
+def test_an_entry_point_of_another_name_than_its_entry_is_told(tmp_path: Path) -> None:
+    installed(tmp_path, "calib-a", "calibcli.metrics", {"sharpnes": "calib_a"}, METRIC.format(name="sharpness"))
+    (code, _, said), *_ = calib(tmp_path, f"metrics {TEST} -m sharpnes")
+    assert code == 2
+    assert "calib-a does not add its metric 'sharpnes': the module of that entry point has none of that name" in said
+    assert "fix: name the entry point as the entry" in said
+
+
 def test_a_module_that_adds_a_name_of_calib_is_refused(tmp_path: Path) -> None:
     installed(tmp_path, "calib-a", "calibcli.metrics", {"sharpness": "calib_a"}, METRIC.format(name="ece"))
     (code, _, said), *_ = calib(tmp_path, f"metrics {TEST} -m sharpness")

@@ -212,6 +212,10 @@ def test_recipes_followed_to_the_letter(copy: Path) -> None:
     for kind in KINDS:
         for block in recipes()[kind][1:]:
             place(copy, block)
+    files = [str(copy / block.path) for kind in KINDS for block in recipes()[kind] if not block.after]
+    for task in (["check"], ["format", "--check"]):
+        linted = python(copy, "-m", "ruff", *task, "--config", str(ROOT / "pyproject.toml"), *files)
+        assert linted.returncode == 0, linted.stdout + linted.stderr
     written = python(copy, "tests/registry_tables.py")
     assert written.returncode == 0, written.stderr
     wanted += docs + [test for kind in KINDS for test in VALUES[kind]]

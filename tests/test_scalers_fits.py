@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import resource
 import subprocess
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from scipy.optimize import minimize
 
+import calibcli
 from calibcli import calibrators
 from calibcli.calibrators.affine import SETTLED, Regression, Shape, _woodbury, centred, log_p
 from calibcli.calibrators.program import NumPy
@@ -463,3 +465,20 @@ def test_edited_parameters_end_in_0_or_4(
         with np.errstate(all="ignore"):
             tensors[name] = np.ascontiguousarray(edits[edit]())
     assert damaged(folder / "c.safetensors", header(spec=scaler.spec), tensors) in (0, 4)
+
+
+@pytest.mark.regression
+def test_parameters_of_other_names_than_the_form_are_refused_where_they_are_fitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the map is saved, and cannot be read again."""
+    from calibcli.calibrators.calibrator import SCALERS, Form
+
+    with pytest.raises(TypeError, match="letters k, c and n, not 'q'"):
+        Form("q")
+    entry = SCALERS.entries["vector"]
+    renamed = dataclasses.replace(entry.traits, form={"weigt": Form("k"), "bias": Form("k")})
+    monkeypatch.setitem(SCALERS.entries, "vector", dataclasses.replace(entry, traits=renamed))
+    rng = np.random.default_rng(0)
+    with pytest.raises(TypeError, match="and its form has weigt, bias"):
+        calibcli.fit_scaler(rng.normal(size=(200, 3)), rng.integers(0, 3, 200), "vector")
