@@ -185,6 +185,11 @@ def effective_rows(weights: Floats) -> float:
     return float(weights.sum() ** 2 / (weights @ weights))
 
 
+def squares(weights: Floats, counts: bool) -> Floats:
+    """Return the (N,) weights of the rows' variances in that of a weighted sum: w², or w of rows that count w times."""
+    return weights if counts else weights * weights
+
+
 def weighted_mean(values: Floats, weights: Floats | None = None) -> tuple[float, float]:
     """Compute Σ w x / Σ w and its standard error for fixed weights, (Σ w² (x - mean)²)^½ / Σ w."""
     w = np.ones(len(values)) if weights is None else weights

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibcli.core.options import BINS, Count, Range, Share
 from calibcli.core.result import Table
-from calibcli.core.statistics import normal_quantile, normal_share, root
+from calibcli.core.statistics import normal_quantile, normal_share, root, squares
 from calibcli.metrics._histogram_error import PlacedRows, unchanged
 from calibcli.metrics.binned import debiased, l1
 from calibcli.metrics.intervals import Constant, Ends, Mask, MeanOf, WeightedMean, average
@@ -368,7 +368,7 @@ def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> Constant:
     view = sample.view(of)
     tilt = view.complement - view.p
     w = np.ones(view.n) if view.weights is None else view.weights
-    power = w if view.counts else w * w
+    power = squares(w, view.counts)
     variance = float((power * tilt * tilt) @ (view.p * view.complement))
     if not variance > 0:
         return Constant(math.nan, Interval(reason="every confidence is 0, 1/2 or 1: the statistic has no variance"))

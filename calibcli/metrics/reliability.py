@@ -12,7 +12,17 @@ import numpy.typing as npt
 
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Edges
-from calibcli.core.statistics import DOUBLE, Binomials, bin_index, counted, effective_rows, odds, parts, tie_ends
+from calibcli.core.statistics import (
+    DOUBLE,
+    Binomials,
+    bin_index,
+    counted,
+    effective_rows,
+    odds,
+    parts,
+    squares,
+    tie_ends,
+)
 from calibcli.scores.predictions import Floats, Ints
 
 T = TypeVar("T")
@@ -380,7 +390,7 @@ def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
     cuts, order = view.cuts(bins), view.stable_order if method == "split" else view.order
     p, hit = view.p[order], view.hit[order].astype(np.float64)
     w = np.ones(view.n) if view.weights is None else view.weights[order]
-    w2 = w if view.counts else w**2
+    w2 = squares(w, view.counts)
     position = np.append(0.0, np.cumsum(w))
     at = np.interp(cuts, position, np.arange(view.n + 1))
     if method == "split-merge":  # a tie that a cut divides shares its hits and its noise
@@ -428,13 +438,13 @@ def _stretches(view: BinaryOutcomes, first: Ints, edge: Floats) -> Bins:
     for b in np.flatnonzero(rows):
         part = slice(first[b], first[b + 1])
         gap, hit = ranked.residual[part], ranked.hit[part]
-        squares = () if view.values_only else ((gap, gap), (ranked.p[part], ranked.complement[part]))
+        products = () if view.values_only else ((gap, gap), (ranked.p[part], ranked.complement[part]))
         if ranked.weights is None:
-            sums = [rows[b], np.count_nonzero(hit), gap.sum(), rows[b], *(x @ y for x, y in squares)]
+            sums = [rows[b], np.count_nonzero(hit), gap.sum(), rows[b], *(x @ y for x, y in products)]
         else:
             w = ranked.weights[part]
-            w2 = w if view.counts else w * w
-            sums = [w.sum(), w @ hit, w @ gap, w2.sum(), *((w2 * x) @ y for x, y in squares)]
+            w2 = squares(w, view.counts)
+            sums = [w.sum(), w @ hit, w @ gap, w2.sum(), *((w2 * x) @ y for x, y in products)]
         table[: len(sums), b] = sums
     table[:3] /= total
     table[3:] /= total**2
@@ -464,7 +474,7 @@ def _table(view: BinaryOutcomes, index: npt.NDArray[np.integer], lower: Floats, 
         rows += np.bincount(2 * bin_ + hit, minlength=2 * size)
         w = w2 = None if view.weights is None else view.weights[part]
         if w is not None:
-            w2 = w if view.counts else w * w
+            w2 = squares(w, view.counts)
             weight += np.bincount(bin_, w, size)
             hits += np.bincount(bin_, w * hit, size)
             weight_variance += np.bincount(bin_, w2, size)

@@ -13,6 +13,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.core.scope import Scope
+from calibcli.core.statistics import squares
 from calibcli.gate.config import text_of
 from calibcli.gate.sources import BY_CLASS
 from calibcli.metrics import Sample
@@ -112,7 +113,7 @@ def _measured(sample: Sample, search: Search) -> tuple[MeasuredRows, Evidence]:
     """
     design = sample.weights, sample.counts, sample.columns.groups
     w = np.ones(sample.columns.n) if sample.weights is None else sample.weights
-    power = w if sample.counts else w * w  # a count stands for so many independent rows
+    power = squares(w, sample.counts)  # a count stands for so many independent rows
     if search.find == "gap":
         view = sample.view()
         variance = power * (view.p * view.complement)
