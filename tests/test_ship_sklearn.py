@@ -177,3 +177,20 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*argv, "--trust"]) == 0
     assert "made.pkl gives what temperature gives: max|dp|" in capsys.readouterr().out
     assert pickle.loads(Path(made).read_bytes()).fit_["temperature"].value > 0
+
+
+@pytest.mark.extra
+@pytest.mark.regression
+@pytest.mark.parametrize("method", ["temperature", "vector", "matrix", "dirichlet", "isotonic", "focal_temperature"])
+def test_what_a_fitted_calibrator_holds_is_known_without_trust(method: str, tmp_path: Path) -> None:
+    """Saved by the user's own skops.dump, with the estimates, tables and figures of its fit."""
+    import skops.io
+
+    from calibcli.networks.deploy._estimator import OURS, read
+
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(200, 3)), rng.integers(0, 3, 200)
+    fitted = calibcli.Calibrator(method=method).fit(z, y)
+    skops.io.dump(fitted, tmp_path / "c.skops")
+    assert {*skops.io.get_untrusted_types(file=tmp_path / "c.skops")} <= OURS
+    np.testing.assert_array_equal(read(tmp_path / "c.skops", False).predict_proba(z), fitted.predict_proba(z))

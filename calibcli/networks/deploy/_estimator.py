@@ -21,9 +21,10 @@ Array = NDArray[Any]
 PICKLES = (".pkl", ".pickle", ".joblib")
 SUFFIXES = (*PICKLES, ".skops")
 ONE_ROW = 1e-5  # largest difference of a probability in float32 if a row is computed alone or among others
-# Our own types in a .skops file are safe: they hold numbers and texts.
-OURS = {"calibcli.api.estimator.Calibrator", "calibcli.core.result.Estimate", "calibcli.calibrators.calibrator.Fit",
-        "calibcli.calibrators.calibrator.Scaler"}  # fmt: skip
+# Our own types in a .skops file are safe: a fit, its calibrator, estimates, tables and figures hold numbers and texts.
+OURS = {"calibcli.api.estimator.Calibrator", "calibcli.calibrators.calibrator.Fit",
+        "calibcli.calibrators.calibrator.Scaler", "calibcli.core.figure_data.Curve", "calibcli.core.figure_data.Plot",
+        "calibcli.core.result.Estimate", "calibcli.core.result.Table", "calibcli.core.scope.Scope"}  # fmt: skip
 
 
 def write(job: ExportRequest) -> Shipped:
