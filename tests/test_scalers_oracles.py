@@ -458,15 +458,12 @@ ABOVE = {
 
 
 @pytest.mark.parametrize("spec", PROBABILITIES)
-def test_a_map_moves_scores_that_are_too_confident_or_too_little(spec: str) -> None:
-    """Else its oracle below would compare two identities."""
+def test_a_map_moves_the_scores_of_its_oracle(spec: str) -> None:
+    """Else the oracle below would compare two identities."""
     p = predictions()
-    moved = []
-    for scale in (0.3, 1.0, 3.0):
-        logits = scale * p.logits
-        mapped = np.exp(calibrators.fit(spec, Predictions.of(logits, p.labels)).scaler(logits))
-        moved.append(float(np.abs(mapped - softmax(logits)).max()))
-    assert moved[0] > 1e-3, f"{spec} leaves these as they are; at other scales it moves them by {moved[1:]}"
+    logits = 0.3 * p.logits
+    mapped = np.exp(calibrators.fit(spec, Predictions.of(logits, p.labels)).scaler(logits))
+    assert np.abs(mapped - softmax(logits, axis=1)).max() > 1e-3
 
 
 @pytest.mark.parametrize("spec", PROBABILITIES)

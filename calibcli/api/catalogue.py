@@ -200,10 +200,8 @@ def listing(name: str) -> Result:
     ]
     parts += [part for one in formats() if one.name == normal(name) for part in _about_format(one)]
     if not parts:
-        for one in _installed().values():
-            for entry in one.registry:
-                if normal(name) in map(normal, entry.traits.called):
-                    raise UsageError(f"nothing is called '{name}'", f"did you mean '{entry.name}'?")
+        if called := next(filter(None, (one.registry.called(normal(name)) for one in _installed().values())), ""):
+            raise UsageError(f"nothing is called '{name}'", f"did you mean '{called}'?")
         known = [
             *REGISTRIES,
             FORMATS,

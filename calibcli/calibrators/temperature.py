@@ -18,7 +18,7 @@ from calibcli.calibrators.store import SHARE
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import BINS, Count
 from calibcli.core.result import Cell, Estimate
-from calibcli.core.statistics import effective_groups, root, student_quantile
+from calibcli.core.statistics import effective_groups, root, squares, student_quantile
 from calibcli.metrics.binned import l1
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.scores.likelihood import BetaFit, fit_beta, nll_rows
@@ -225,9 +225,8 @@ def null_deviation(c: Array, w: Array | None, counts: bool = False) -> float:
     Args:
         c: (N,) confidences.  w: (N,) weights, or None for 1.  counts: whether they are numbers of independent rows.
     """
-    weight: Array | float = 1.0 if w is None else w
     total = len(c) if w is None else w.sum()
-    variance = (weight if counts else weight * weight) * c * (1 - c)
+    variance = c * (1 - c) if w is None else squares(w, counts) * c * (1 - c)
     return math.sqrt((1 - 2 / math.pi) * float(np.sum(variance))) / float(total)
 
 

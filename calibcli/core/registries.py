@@ -262,6 +262,10 @@ class Registry(Generic[P, T]):
     def __contains__(self, name: str) -> bool:
         return self.entry(name) is not None
 
+    def called(self, name: str) -> str:
+        """Return the name here of what other tools call `name`; "" if they call nothing so."""
+        return next((entry.name for entry in self if name in entry.traits.called), "")
+
     def _unknown(self, spec: str) -> UsageError:
         """Make the error for a spec with an unknown name."""
         name, parts = spec.partition(":")[0], [part.strip() for part in spec.split(",")]
@@ -273,9 +277,8 @@ class Registry(Generic[P, T]):
             return UsageError(problem, f"write {'each by itself' if self._flag else 'one of them'}: {each}")
         if normal(name) in self._elsewhere:
             return UsageError(problem, f"it is not measured here: calib list {self.kind}s has those that are")
-        for entry in self:
-            if {normal(name), normal(spec)} & {*entry.traits.called}:
-                return UsageError(problem, f"did you mean '{entry.name}'?")
+        if called := self.called(normal(name)) or self.called(normal(spec)):
+            return UsageError(problem, f"did you mean '{called}'?")
         self.load_packaged()
         known = [entry.name.replace("_", self.joint) for entry in self]
         return UsageError(problem, did_you_mean(normal(name).replace("_", self.joint), known))
