@@ -76,7 +76,7 @@ def row(path: Path, norm: str | None = None) -> tuple[list[str], int]:
     except ImportError as error:
         return [name, str(read.n), "", f"{right.mean():.4f}", f"its verdicts need {error.name}"], 0
     if not said:
-        return [name, str(read.n), "", f"{right.mean():.4f}", f"{read.facts['format']}; no verdicts in it"], 0
+        return [name, str(read.n), "", f"{right.mean():.4f}", f"{read.record.format}; no verdicts in it"], 0
     differ = int((np.array(said) != right).sum()) if len(said) == read.n else read.n
     return [name, str(read.n), f"{np.mean(said):.4f}", f"{right.mean():.4f}", f"{differ} rows differ"], differ
 

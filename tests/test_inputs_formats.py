@@ -321,10 +321,10 @@ def test_names_that_people_give_to_one_column(tmp_path: Path, name: str) -> None
     y = (np.random.default_rng(1).random(50) < p).astype(int)
     (tmp_path / "a.csv").write_text(f"id,{name},label\n" + "".join(f"r{i},{p[i]:.6f},{y[i]}\n" for i in range(50)))
     found = recorded_outputs.read(tmp_path / "a.csv")
-    assert (found.facts["scores"], found.kind, found.k) == (name, "probabilities", 2)
+    assert (found.record.scores, found.kind, found.k) == (name, "probabilities", 2)
     if name not in ("prob", "score", "y_prob"):  # what may be something else gives way to what is not
         np.savez(tmp_path / "a.npz", **{name: p}, logits=Z, labels=Y)
-        assert recorded_outputs.read(tmp_path / "a.npz").facts["scores"] == "logits"
+        assert recorded_outputs.read(tmp_path / "a.npz").record.scores == "logits"
 
 
 def test_columns_named_as_the_labels_are_their_scores(tmp_path: Path) -> None:

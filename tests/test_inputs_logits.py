@@ -61,7 +61,7 @@ def test_labels_that_are_not_needed_may_be_wrong(tmp_path: Path) -> None:
     for labels in (np.full(300, -1), Y[:7], np.array(["?"] * 300), Y / 2):
         np.savez(tmp_path / "a.npz", logits=Z, labels=labels)
         p = recorded_outputs.read(tmp_path / "a.npz", need_labels=False)
-        assert not p.facts["labelled"]
+        assert not p.record.labelled
         assert any("labels are not used" in note for note in p.notes)
         np.testing.assert_array_equal(p.logits, Z)
         with pytest.raises(InputError):
@@ -106,7 +106,7 @@ def test_npy_with_labels_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no labels"):  # what has no name numbers the rows
         recorded_outputs.read(tmp_path / "i.csv")
     unlabelled = recorded_outputs.read(tmp_path / "z.npy", need_labels=False)
-    assert not unlabelled.facts["labelled"]
+    assert not unlabelled.record.labelled
 
 
 @pytest.mark.parametrize("key", ["probs", "y_proba", "scores", "outputs"])

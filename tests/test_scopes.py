@@ -418,7 +418,7 @@ def test_tasks_of_an_evaluation() -> None:
     """Names of tasks, beside their mean: `mean of tasks` may itself be a task."""
     values = ("mean of tasks", "k=v, day before")
     p = rows(values, "task")
-    p = dataclasses.replace(p, facts={**p.facts, "tasks": list(values)})
+    p = dataclasses.replace(p, record=dataclasses.replace(p.record, tasks=list(values)))
     result = calibcli.measure(p, "accuracy", "ece")
     stored = Result.from_json(result.to_json())
     assert {e.where.parts.get("task", e.where.subject) for e in stored.estimates} == {"", "mean of tasks", *values}

@@ -155,7 +155,7 @@ def test_scale(models: dict[str, list[Path]], tmp_path: Path, capsys: pytest.Cap
 
 def test_a_folder_of_tasks(models: dict[str, list[Path]], tmp_path: Path) -> None:
     found = calibcli.read(tmp_path / "A", tasks=True)
-    assert found.facts["tasks"] == list(TASKS)
+    assert found.record.tasks == list(TASKS)
     again = tmp_path / "A" / "samples_arc_2026-11-23T10-00-00.1.jsonl"
     again.write_bytes(models["A"][0].read_bytes())
     with pytest.raises(InputError, match="holds 2 runs of the task arc"):
@@ -170,7 +170,7 @@ def test_a_folder_of_tasks(models: dict[str, list[Path]], tmp_path: Path) -> Non
     with pytest.raises(InputError, match="files of 3 tasks: arc, bool, mmlu") as error:
         calibcli.read(pattern)
     assert "--tasks" in error.value.fix
-    assert calibcli.read(pattern, tasks=True).facts["tasks"] == list(TASKS)
+    assert calibcli.read(pattern, tasks=True).record.tasks == list(TASKS)
     (tmp_path / "B" / "results_2026-11-22T10-00-00.1.json").unlink()
     with pytest.raises(InputError, match="files of 3 tasks"):
         calibcli.read(tmp_path / "B")
@@ -202,7 +202,7 @@ def test_a_task_in_several_parts(tmp_path: Path) -> None:
     (folder / "state.json").write_text(json.dumps(state))
     np.savez(tmp_path / "second.npz", logits=z[:12], labels=y[:12])
     found = calibcli.read([folder, tmp_path / "second.npz"], tasks=True)
-    assert found.facts["tasks"] == ["first", "second"]
+    assert found.record.tasks == ["first", "second"]
     np.testing.assert_array_equal(found.logits, np.concatenate([z, z[:12]]))
     assert found.slices["task"].tolist() == ["first"] * 30 + ["second"] * 12
     np.testing.assert_array_equal(calibcli.read(folder, tasks=True).logits, z)

@@ -228,7 +228,7 @@ def read_pattern(pattern: str, **how: Any) -> tuple[Any, int]:
     found = {name: getattr(read, name) for name in ("labels", "weights", "groups", "group_names", "ids")}
     arrays = {"logits": read.logits, **found, **read.slices}
     cells = {name: (a.dtype, a.tolist()) for name, a in arrays.items() if a is not None}
-    return (repr(cells), read.kind, read.classes, read.notes, read.sha256, repr(read.facts)), sum(with_others)
+    return (repr(cells), read.kind, read.classes, read.notes, read.sha256, repr(read.record)), sum(with_others)
 
 
 def each_alone(pattern: str, monkeypatch: pytest.MonkeyPatch, **how: Any) -> Any:

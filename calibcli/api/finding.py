@@ -180,7 +180,7 @@ def _paired(first: OodScores, second: OodScores, names: Sequence[str]) -> tuple[
         if isinstance(pairing, Unpaired):
             raise InputError(f"{b.source} and {a.source} do not pair: {pairing.problem}", pairing.fix)
         by_id = a.ids is not None and b.ids is not None
-        labelled = bool(a.facts.get("labelled") and b.facts.get("labelled"))
+        labelled = bool(a.record.labelled and b.record.labelled)
         notes.append(
             f"{b.source} and {a.source}: rows paired by "
             + ("id" if by_id else "position" + (", their label sequence is the same" if labelled else ""))

@@ -240,7 +240,7 @@ def apply(
     scaler, files = opened(calibrator)
     rows = _rows(scaler, scores, labels, how, progress)
     # files of predictions that were read before this call are inputs, too: their scores are read while writing
-    reading(*(file["path"] for file in rows.facts.get("files", ())), pipes=True)
+    reading(*(file["path"] for file in rows.record.files), pipes=True)
     written = calibrators.stream(
         scaler, rows, target, probabilities=kind_out == "probabilities", dtype=dtype, progress=progress
     )
@@ -322,7 +322,7 @@ def _apply_labels(
         raise InputError("rows were dropped that some labels have", "leave --drop-nonfinite out")
     mapped = np.stack([_column(s, p, kind_out) for s, p in zip(maps.values(), rows, strict=True)], axis=1).astype(dtype)
     beside: dict[str, Any] = {"classes": np.array([*maps])}
-    if first.facts.get("labelled", True):
+    if first.record.labelled:
         beside["labels"] = np.stack([p.labels for p in rows], axis=1)
     beside |= {name: a for name, a in (("ids", first.ids), ("weights", first.weights)) if a is not None}
     with atomic(path) as new, array_file(new, path.suffix, kind_out, mapped.shape, mapped.dtype, beside) as file:

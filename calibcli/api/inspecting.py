@@ -111,12 +111,12 @@ def _calibrator(source: Source) -> Result:
 
 def outputs(predictions: Predictions, contents: FileContents) -> Result:
     """Describe recorded outputs."""
-    facts = predictions.facts
-    roles = {facts["labels"]: "labels", facts["scores"]: f"scores: {facts['kind']}"}
+    record = predictions.record
+    roles = {record.labels: "labels", record.scores: f"scores: {record.kind}"}
     rows = [(name, shape_text(array), roles.get(name, "")) for name, array in contents.arrays.items()]
     tables = [Table(name="arrays", columns=["array", "shape and type", "read as"], rows=rows, title="In the file")]
     notes = list(predictions.notes)
-    if facts["labelled"]:
+    if record.labelled:
         tables.append(_classes(predictions))
     else:
         notes.append("no labels found: metrics need them, apply does not (--labels KEY or FILE)")
@@ -126,23 +126,23 @@ def outputs(predictions: Predictions, contents: FileContents) -> Result:
         notes=notes,
         facts={
             "what": "recorded outputs",
-            "format": facts["format"],
+            "format": record.format,
             "rows": predictions.n,
-            **({"tasks": len(facts["tasks"])} if "tasks" in facts else {}),
-            **predictions.problem,
-            "why": facts["why"],
-            **facts.get("evaluation", {}),
+            **({"tasks": len(record.tasks)} if record.tasks else {}),
+            **predictions.problem.facts,
+            "why": record.why,
+            **record.evaluation,
             "class_names": list(predictions.classes) if predictions.classes else None,
             "ids": None if predictions.ids is None else distinct(predictions.ids),
-            "repeated_rows": facts["repeated_rows"],
-            "used_by": USED if facts["labelled"] else f"apply, ood; with --labels FILE also {USED}",
+            "repeated_rows": record.repeated_rows,
+            "used_by": USED if record.labelled else f"apply, ood; with --labels FILE also {USED}",
         },
         screen=SCREEN,
     )
 
 
 def _classes(predictions: Predictions) -> Table:
-    counts = {int(c): rows for c, rows in predictions.facts["class_rows"].items()}
+    counts = {int(c): rows for c, rows in predictions.record.class_rows.items()}
     order = sorted(counts, key=lambda c: -counts[c])
     total = sum(counts.values())
     names: Sequence[str | None] = predictions.classes or [None] * predictions.k

@@ -240,7 +240,7 @@ class SeenIds:
         Args:
             named: whether an id names the same row everywhere, as one that was asked for; a file may number its rows.
         """
-        if rows.ids is None or not (named or rows.facts.get("format") == "arrays"):
+        if rows.ids is None or not (named or rows.record.format == "arrays"):
             return rows, self, 0
         from calibcli.gate.baseline import hashes as hashes_of
 
@@ -273,9 +273,9 @@ def _refuse_probabilities(rows: Predictions) -> None:
     """
     from calibcli.calibrators.calibrator import FEW
 
-    if rows.facts.get("recognised") != "probabilities":
+    if rows.record.recognised != "probabilities":
         return
-    if rows.n >= FEW or (rows.facts["columns"] > 1 and bool(((rows.logits > 0) & (rows.logits < 1)).any())):
+    if rows.n >= FEW or (rows.record.columns > 1 and bool(((rows.logits > 0) & (rows.logits < 1)).any())):
         problem = "these rows are probabilities, those before them logits"
         raise InputError(
             problem, "pass np.log of them, which is logits too; if they are logits as they are: --kind logits"
@@ -375,7 +375,7 @@ class Accumulator:
         if not rows.n:
             self._leave_out(again)
             return self
-        tasks_seen = {*self._tasks, rows.facts.get("task", "")}
+        tasks_seen = {*self._tasks, rows.record.task}
         if not how.get("shards"):
             tasks.refuse_several(tasks_seen)
         state = self._state

@@ -165,8 +165,8 @@ def fit(
     metadata = {
         "n": predictions.n,
         "kind": predictions.kind,
-        "columns": int(predictions.facts.get("columns", predictions.k)),
-        **({"exchanged": True} if predictions.facts.get("exchanged") else {}),
+        "columns": predictions.record.columns or predictions.k,
+        **({"exchanged": True} if predictions.record.exchanged else {}),
         "source": predictions.source,
         "sha256": predictions.sha256,
         "version": __version__,
@@ -174,7 +174,7 @@ def fit(
     }
     # the map repeats what was done to the scores that it was fitted on: probabilities below the number `cut` are raised
     # to it, and scores that lie so far (`mask`) below the largest of their row become -inf
-    prepared = {"cut": predictions.facts.get("clip"), "mask": predictions.facts.get("mask")}
+    prepared = {"cut": predictions.record.clip, "mask": predictions.record.mask}
     further = {name: np.array(float(value)) for name, value in prepared.items() if value}
     fitted = dataclasses.replace(fitted, parameters={**fitted.parameters, **further})
     scaler = Scaler(choice.spec, predictions.k, fitted.parameters, classes, metadata)
@@ -353,7 +353,7 @@ def _refuse_varying(choice: Choice[ScalerTraits], predictions: Predictions) -> N
     Raises:
         InputError: the questions have different numbers of choices.
     """
-    if predictions.facts.get("choices_vary") and not keeps_classes(choice):
+    if predictions.record.choices_vary and not keeps_classes(choice):
         fits = [e.name for e in SCALERS if keeps_classes(SCALERS.choose(e.name))]
         theirs = f"the questions of {predictions.source} differ in theirs"
         problem = f"{choice.name} maps every choice by itself, and {theirs}"
@@ -402,7 +402,7 @@ def refuse_other_cut(scaler: Scaler, predictions: Predictions) -> None:
     Raises:
         InputError: the two differ, or the scores are logits, which are no logarithms of probabilities.
     """
-    clip, cut = predictions.facts.get("clip") or 0.0, float(scaler.parameters.get("cut", 0.0))
+    clip, cut = predictions.record.clip, float(scaler.parameters.get("cut", 0.0))
     if cut and predictions.kind == "logits":
         problem = f"{predictions.source} holds logits, the calibrator raises probabilities below {cut:g}"
         raise InputError(problem, "pass probabilities as in its fit, or fit a calibrator on logits")
@@ -512,7 +512,7 @@ def stream(
 
 def _columns(predictions: Predictions) -> dict[str, NDArray[Any]]:
     """Return the arrays that belong to the rows, by name."""
-    labels = predictions.labels if predictions.facts.get("labelled", True) else None
+    labels = predictions.labels if predictions.record.labelled else None
     arrays: dict[str, NDArray[Any] | None] = {
         "correct" if predictions.top_only else "labels": labels,
         "ids": predictions.ids,
@@ -533,7 +533,7 @@ def _writing(path: Path, name: str, predictions: Predictions, dtype: np.dtype[An
     with contextlib.ExitStack() as stack:
         temporary = stack.enter_context(atomic(path))
         if path.suffix == ".csv":
-            values = predictions.facts.get("label_values")
+            values = predictions.record.label_values
             if values is not None and "labels" in columns:  # as they stood in the file
                 columns["labels"] = np.asarray(values)[columns["labels"]]
             file = stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))

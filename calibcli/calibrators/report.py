@@ -270,7 +270,7 @@ def report(
         "keeps predicted classes": fitted.scaler.preserves_accuracy,
         "after": where,
         "n": predictions.n,
-        **predictions.problem,
+        **predictions.problem.facts,
     }
     result = Result(
         command="scale",
@@ -295,7 +295,7 @@ def screened(result: Result, ranked: bool = False) -> Result:
     def few(e: Estimate) -> bool:
         fitted_or_changed = e.where.whole or e.where.phase == CHANGE
         compared = not ranked or registry.traits(e.name).compared
-        return compared and (fitted_or_changed or registry.decides(e.name, result.facts))
+        return compared and (fitted_or_changed or registry.decides(e.name, result.predicted))
 
     fine = [key for key, value in result.facts.items() if key.endswith(" status") and value == "ok"]
     both = zip(result.estimates, registry.tiered(result.estimates, few), strict=True)
@@ -310,7 +310,7 @@ def screened(result: Result, ranked: bool = False) -> Result:
 
 def on_top(rows: Predictions) -> list[str]:
     """Return a note where `calib logits` has recorded that the model contains a calibrator already."""
-    folded = rows.facts.get("folded", "")
+    folded = rows.record.folded
     return [f"{folded}: this one goes on top of it; of the model before, pass its logits"] if folded else []
 
 

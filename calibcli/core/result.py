@@ -16,6 +16,7 @@ from calibcli.core import extensions, validation
 from calibcli.core.errors import Exit, GateFailed, InputError, printable, refusing
 from calibcli.core.figure_data import SAVED_IF, SCREEN, Later, PlainData, Plot, Tier, become, finite, saved
 from calibcli.core.options import Range, normal
+from calibcli.core.problem import Problem
 from calibcli.core.registries import alike
 from calibcli.core.scope import Scope
 
@@ -285,6 +286,11 @@ class Numbers(Display, Mapping[Key, Estimate]):
     estimates: Sequence[Estimate]
     facts: Mapping[str, Any]
 
+    @property
+    def predicted(self) -> Problem:
+        """What is predicted and how, as the facts state it."""
+        return Problem.of(self.facts)
+
     @cached_property
     def by_scope(self) -> Mapping[str, Sequence[Estimate]]:
         """The estimates of each scope, in order: looking for one among those of all labels or slices takes long."""
@@ -304,8 +310,7 @@ class Numbers(Display, Mapping[Key, Estimate]):
         """
         name, scope = (key, "") if isinstance(key, str) else key
         in_scope = {e.name: e for e in reversed(self.by_scope.get(scope, []))}
-        classes = self.facts.get("classes")
-        for spec in (name, *sorted(alike(name, classes if isinstance(classes, int) else 0))):
+        for spec in (name, *sorted(alike(name, self.predicted.classes))):
             if spec in in_scope:
                 return in_scope[spec]
         family = [e for spec, e in in_scope.items() if spec.partition(":")[0] == normal(name)]

@@ -91,7 +91,7 @@ def keys(predictions: Predictions, salt: str = "") -> Keys:
         ids=None if predictions.ids is None else hashes(predictions.ids, salt),
         labels=predictions.labels,
         digest="" if top_only else _digest(predictions.labels),
-        labelled=not top_only and predictions.facts.get("labelled") is not False,
+        labelled=not top_only and predictions.record.labelled,
         classes=() if top_only else [str(name) for name in predictions.classes or ()],
     )
 

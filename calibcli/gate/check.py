@@ -433,7 +433,7 @@ def run(
         plots += source.diagram() if diagram else []
         p = source.predictions
         notes += [*source.unjudged(), *p.notes]
-        facts |= {"n": p.n, **p.problem}
+        facts |= {"n": p.n, **p.problem.facts}
         if p.weights is not None and p.weight_kind == "sampling":
             facts["n_eff"] = round(effective_rows(p.weights), 1)
         if p.groups is not None:

@@ -251,7 +251,7 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
     if not shared:
         problem = f"{names[0]} and {names[1]} have no number in common"
         raise InputError(problem, "compare results of the same command and options")
-    event, *others = (r.facts.get("event") for r in inputs)
+    event, *others = (r.predicted.event for r in inputs)
     for name, other in zip(names[1:], others, strict=True):
         if other != event:
             problem = f"{names[0]} is about {event or 'no event'}, {name} about {other or 'none'}"
@@ -339,7 +339,7 @@ def _result(
     def few(e: Estimate) -> bool:
         """Whether a screen shows a difference first: of all rows rather than of a part, if its metric allows it."""
         shown = traits(e.name).first_screen != "one model" and not e.where.parts
-        return registry.decides(e.name, result.facts) and shown
+        return registry.decides(e.name, result.predicted) and shown
 
     return dataclasses.replace(result, estimates=registry.tiered(changes, few))
 

@@ -30,7 +30,6 @@ from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import Columns, GatheredParts, columns, rows_by
 from calibcli.scores.histogram import NAMES, ColumnName
 from calibcli.scores.predictions import Ints, Predictions
-from calibcli.scores.repeated_samples import Repeats
 
 # Gates on recorded outputs: their metrics are computed here, with the bounds that PASS and FAIL need.
 
@@ -85,13 +84,13 @@ class RecordedOutputs:
         Counts as weights, and groups, say which rows belong together, so that the bounds allow for it.
         """
         p = self.predictions
-        if unanswered := p.facts.get("unanswered", 0):
+        if unanswered := p.record.unanswered:
             return (
                 f"{unanswered:,} of {p.n + unanswered:,} samples have no answer and are left out, though they may be "
                 "wrong: run them again, or let the others decide alone with --missing drop"
             )
-        repeats: Repeats | None = p.facts.get("repeats")
-        copies = p.facts.get("copies", 0) if p.groups is None and p.weight_kind != "count" else 0
+        repeats = p.record.repeats
+        copies = p.record.copies if p.groups is None and p.weight_kind != "count" else 0
         fix = "leave them out, or name what they share with --group" if repeats is None else repeats.fix
         if copies:
             how = "(the same scores to about 4 digits, right or wrong together)"
@@ -343,8 +342,8 @@ class Results:
 
     @property
     def k(self) -> int | None:
-        k = self.result.facts.get("classes")
-        return k if isinstance(k, int) and k > 1 else None
+        k = self.result.predicted.classes
+        return k if k > 1 else None
 
     @property
     def design(self) -> tuple[Any, bool, Any]:
@@ -417,7 +416,7 @@ class Results:
 
     def _estimates(self, gate: Gate) -> list[Estimate]:
         """Return the estimates of the gate's metric: those of its spec, else those of its name with any options."""
-        specs = {gate.metric, *alike(gate.metric, 2 if self.result.facts.get("event") else 0)}
+        specs = {gate.metric, *alike(gate.metric, 2 if self.result.predicted.event else 0)}
         exact = [e for e in self.result.estimates if e.name in specs]
         return exact or [e for e in self.result.estimates if e.name.partition(":")[0] == gate.metric]
 

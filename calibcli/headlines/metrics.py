@@ -35,7 +35,7 @@ SIGNS = "undecided, with signs of miscalibration"  # if the interval and the nul
 
 @sentence
 def metrics(result: Result) -> str:
-    if result.facts.get("unrelated"):  # then no error is one of the model's calibration
+    if result.predicted.unrelated:  # then no error is one of the model's calibration
         return sentences(*filter(None, [UNRELATED, upper(_broken(result))]))
     parts = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
     parts = [upper(one) for one in parts if one]
@@ -46,16 +46,16 @@ def metrics(result: Result) -> str:
 
 def _broken(result: Result) -> str:
     """Warn of results worse than guessing, which mean wrong labels or scores."""
-    classes = count(result, "classes")
-    if classes < 2:
+    problem = result.predicted
+    if problem.classes < 2:
         return ""
     accuracy, nll = first(result, "accuracy"), first(result, "nll")
     # differs from 1 / classes if rows have fewer choices
-    chance = float(result.facts.get("guess_accuracy", 1 / classes))
+    chance = problem.guess_accuracy or 1 / problem.classes
     if accuracy is not None and side(accuracy, chance) == "below":
         shown = number_format.number(chance, 3)
         return f"accuracy {value(accuracy)} is below that of a guess ({shown}): check labels and order of the classes"
-    even = float(result.facts.get("guess_nll", math.log(classes)))
+    even = problem.guess_nll or math.log(problem.classes)
     if nll is not None and side(nll, even) == "above":
         return f"NLL {value(nll)} is worse than that of a guess ({number_format.number(even, 3)})"
     return ""
@@ -67,8 +67,8 @@ def direction(result: Result, scope: str = "") -> str:
     where = side(gap)
     if where == "open":
         return ""
-    event = result.facts.get("event")
-    if event is None or result.facts.get("kind") == "confidence" or (gap is not None and "of=top" in gap.name):
+    event = result.predicted.event
+    if not event or result.predicted.kind == "confidence" or (gap is not None and "of=top" in gap.name):
         return {"above": "overconfident", "below": "underconfident"}[where]
     return f"P({event}) too {'high' if where == 'above' else 'low'}"
 

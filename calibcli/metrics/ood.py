@@ -227,7 +227,7 @@ class OodScores:
         for p in self.files:
             if p.kind != "logits":
                 return f"{score} needs logits, and {p.source} holds {kind_words(p.kind)}"
-            if p.facts.get("columns") == 1:
+            if p.record.columns == 1:
                 return f"{score} needs a logit of each class, and {p.source} holds one column"
         return ""
 
@@ -390,7 +390,7 @@ def report(models: Sequence[OodScores], options: OodOptions | None = None, progr
             "outside": first.outside.source,
             "n": first.inside.n,
             "n_outside": first.outside.n,
-            **first.inside.problem,
+            **first.inside.problem.facts,
             "level": options.level,
             "alpha": options.alpha,
             **({"temperature": options.temperature} if options.temperature != 1 else {}),

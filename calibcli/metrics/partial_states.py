@@ -50,7 +50,7 @@ class SharedSettings:
     @classmethod
     def of(cls, rows: Predictions) -> SharedSettings:
         """Read the settings of some rows."""
-        labels = rows.facts.get("label_values")
+        labels = rows.record.label_values
         classes = None if rows.classes is None else [str(name) for name in rows.classes]
         values = None if labels is None else [str(value) for value in labels]
         return cls(k=rows.k, kind=rows.kind, top_only=rows.top_only, classes=classes, label_values=values)
@@ -202,7 +202,7 @@ class MetricState:
         digest = fingerprint.digest.hexdigest()
         if name or rows.n >= TELLING:
             part.parts = {hashlib.sha256(name.encode()).hexdigest() if name else digest: rows.n}
-        files = [File(path=f["path"], sha256=f.get("sha256", "")) for f in rows.facts.get("files", ())]
+        files = [File(path=f["path"], sha256=f.get("sha256", "")) for f in rows.record.files]
         part.files = dict.fromkeys(file for file in files if file.sha256)
         part.notes = dict.fromkeys(rows.notes)
         seed = (int(digest[:16], 16) + self.rows) % (1 << 64)  # another one for each of several equal small parts

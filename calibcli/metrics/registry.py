@@ -18,6 +18,7 @@ from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Tier
 from calibcli.core.number_format import percent
 from calibcli.core.options import Level, Range, within
+from calibcli.core.problem import Problem
 from calibcli.core.registries import Choice, Registry, Traits
 from calibcli.core.result import Cell, Estimate
 from calibcli.core.scope import WHOLE, Scope
@@ -416,20 +417,20 @@ def names_read(choices: Sequence[Choice[MetricTraits]], confidence: bool = True)
 # Which numbers of a result a screen shows first, by the traits of their metrics.
 
 
-def decides(name: str, facts: Any) -> bool:
+def decides(name: str, problem: Problem) -> bool:
     """Return whether a number is among the few that a screen shows first, by the trait `first_screen` of its metric.
 
     Args:
         name: spec of the number; one that is no metric (a fitted parameter) is always shown.
-        facts: of its result, of which the number of `classes` and `kind` (confidences or not) are read.
+        problem: what its result is about.
     """
     if name.partition(":")[0] not in METRICS:
         return True
     match traits(name).first_screen:
         case "two classes":
-            return bool(facts.get("classes") == 2)
+            return problem.classes == 2
         case "confidence":
-            return bool(facts.get("kind") == "confidence")
+            return problem.kind == "confidence"
         case shown:
             return bool(shown)
 
@@ -442,9 +443,9 @@ def tiered(estimates: Sequence[Estimate], few: Callable[[Estimate], bool]) -> li
     ]
 
 
-def measured(estimates: Sequence[Estimate], facts: Any) -> list[Estimate]:
+def measured(estimates: Sequence[Estimate], problem: Problem) -> list[Estimate]:
     """Set the tiers of measured metrics; of slices only metrics that say so are shown first."""
-    few = [e for e in estimates if decides(e.name, facts)]
+    few = [e for e in estimates if decides(e.name, problem)]
     whole = any(not e.scope for e in few)
     shown = {id(e) for e in few if not whole or not e.scope or traits(e.name).first_screen == "slices too"}
     return tiered(estimates, lambda e: id(e) in shown)

@@ -16,6 +16,7 @@ from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Plot, first_alone
 from calibcli.core.number_format import count_text, percent
 from calibcli.core.options import BINS, Drawn, check_options
+from calibcli.core.problem import Problem
 from calibcli.core.registries import Choice
 from calibcli.core.result import Cell, Estimate, Result, Screen, Table
 from calibcli.core.scope import MEAN_OF_TASKS, WHOLE, Scope
@@ -326,7 +327,7 @@ def of_columns(
     facts = _facts(predictions, sample, options)
     return Result(
         command="metrics",
-        estimates=registry.measured([*estimates, *slices], facts),
+        estimates=registry.measured([*estimates, *slices], predictions.problem),
         tables=[*tables, *slice_tables],
         plots=first_alone([*plots, *slice_plots]),
         notes=[*predictions.notes, *warnings(sample, estimates)],
@@ -372,7 +373,7 @@ def report_multilabel(
     facts = {"labels": len(labels), "n": first.n, "kind": first.kind, "level": options.level}
     return Result(
         command="metrics",
-        estimates=registry.measured(every, facts),
+        estimates=registry.measured(every, Problem.of(facts)),
         tables=[Table(name="labels", columns=["label", "rows", "positive", *names], rows=rows)],
         plots=first_alone(plots),
         notes=notes,
@@ -487,7 +488,7 @@ def _slices(
             if name in largest:
                 naming = {"event": predictions.event, "name": f"by_{column}_{name}", "about": str(where)}
                 plots += _small(str(name), title, sample.view(), options, **naming)
-        if column == TASK and "tasks" in predictions.facts:
+        if column == TASK and predictions.record.tasks:
             mean = macro([e for e in every if column in e.where.parts], len(parts), options.level)
             pooled = _measured(predictions, options, WHOLE)[1]
             rows.append(["pooled", predictions.n, *(e.value for e in pooled)])
@@ -526,19 +527,19 @@ def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, see
 
 
 def _facts(predictions: Predictions, sample: Sample, options: ReportOptions) -> dict[str, Any]:
-    facts: dict[str, Any] = {"n": sample.n, **predictions.problem, "level": options.level}
+    facts: dict[str, Any] = {"n": sample.n, **predictions.problem.facts, "level": options.level}
     if predictions.weights is not None:
         facts |= {"weights": predictions.weight_kind, "n_eff": sample.top.effective}
     if predictions.groups is not None:
         facts["groups"] = len(np.unique(predictions.groups))
-    copies = predictions.facts.get("copies", 0)
+    copies = predictions.record.copies
     if copies and predictions.groups is None and predictions.weight_kind != "count":
         facts["repeated"] = (
             f"{copies:,} of {predictions.n:,} rows are copies of others (the same scores to about 4 digits)"
         )
     if predictions.classes is not None:
         facts["class_names"] = [str(c) for c in predictions.classes]
-    if "tasks" in predictions.facts:
-        facts["tasks"] = len(predictions.facts["tasks"])
-    why = predictions.facts.get("why")
-    return facts | ({"why": why} if why else {}) | dict(predictions.facts.get("evaluation", {}))
+    if predictions.record.tasks:
+        facts["tasks"] = len(predictions.record.tasks)
+    why = predictions.record.why
+    return facts | ({"why": why} if why else {}) | dict(predictions.record.evaluation)

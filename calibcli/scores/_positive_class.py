@@ -202,20 +202,20 @@ def swap_classes(read: Predictions) -> Predictions:
         turned: ArrayScores | MappedScores = ArrayScores(np.ascontiguousarray(scores.array[:, ::-1]))
     else:
         turned = MappedScores(scores, lambda block: block[:, ::-1])
-    counts = {str(1 - int(c)): rows for c, rows in read.facts["class_rows"].items()}
-    values = read.facts["label_values"]
+    counts = {str(1 - int(c)): rows for c, rows in read.record.class_rows.items()}
+    values = read.record.label_values
     labels = read.labels if values is None else 1 - np.asarray(read.labels[:])
     return dataclasses.replace(
         read,
         scores=turned,
         labels=labels,
         classes=list(read.classes or ())[::-1],
-        facts={
-            **read.facts,
-            "exchanged": True,
-            "class_rows": dict(sorted(counts.items())),
-            "label_values": values and values[::-1],
-        },
+        record=dataclasses.replace(
+            read.record,
+            exchanged=True,
+            class_rows=dict(sorted(counts.items())),
+            label_values=values and values[::-1],
+        ),
     )
 
 

@@ -138,15 +138,15 @@ class Nonfinite:
             self.bad.append(np.flatnonzero(nan | endless) + start)
         return np.asarray(~(nan | endless))
 
-    def guess(self, k: int) -> dict[str, float]:
-        """Return what guessing scores on the usable rows, where classes at -inf are not among the k choices.
+    def guess(self, k: int) -> tuple[float, float]:
+        """Return NLL and accuracy of guessing on the usable rows, where classes at -inf are not among the k choices.
 
         The NLL is the mean of ln K_i in nats, the accuracy that of 1 / K_i, for K_i finite scores in row i.
         """
         usable = self.n - self.count
         rows = Counter({k: usable - self.choices.total()}) + self.choices
         nll = sum(count * math.log(offered) for offered, count in rows.items()) / usable
-        return {"guess_nll": nll, "guess_accuracy": sum(count / offered for offered, count in rows.items()) / usable}
+        return nll, sum(count / offered for offered, count in rows.items()) / usable
 
     def refuse(self, masks: bool, half: bool) -> None:
         """Refuse rows that cannot be used. If `masks`, -inf is probability 0; if `half`, the scores are in half

@@ -21,6 +21,7 @@ from calibcli.scores.files.source import Digests, Source, fingerprint
 from calibcli.scores.files.text_tables import MISSING, is_number
 from calibcli.scores.predictions import WRONG_OR_RIGHT, Array, ArrayScores, Floats, Ints, Predictions, two_columns
 from calibcli.scores.reading_options import Reading
+from calibcli.scores.reading_record import ReadingRecord
 
 ABSENT = {*MISSING, "nan", "-"}
 SCALES = {"1": 1.0, "10": 10.0, "100": 100.0, "percent": 100.0}
@@ -139,25 +140,23 @@ def predictions(
         notes=notes,
         # of several shards the digests of all, else that of the file itself, which is the first
         sha256=fingerprint(files[: None if len(sources) > 1 else 1]),
-        facts={
-            "format": contents[0].format,
-            "scores": named.confidence,
-            "labels": verdict,
-            "labelled": labelled,
-            "label_values": None,
-            "dtype": "float64",
-            "kind": "confidence in the predicted class",
-            "why": "asked for"
+        record=ReadingRecord(
+            format=contents[0].format,
+            files=files,
+            evaluation=dict(contents[0].facts),
+            scores=named.confidence,
+            labels=verdict,
+            columns=1,
+            dtype="float64",
+            kind="confidence in the predicted class",
+            why="asked for"
             if reading.confidence or reading.correct or reading.predicted
             else "by the names of the columns",
-            "columns": 1,
-            "class_rows": counts,
-            "repeated_rows": 0,  # not known: equal confidences are no sign of equal rows
-            "evaluation": dict(contents[0].facts),
-            "missing_confidences": missing,
-            "unanswered": 0 if reading.missing else missing,  # a gate refuses such rows, unless --missing drop
-            "files": files,
-        },
+            labelled=labelled,
+            class_rows=counts,  # equal confidences are no sign of equal rows, so that `repeated_rows` is not known
+            missing_confidences=missing,
+            unanswered=0 if reading.missing else missing,  # a gate refuses such rows, unless --missing drop
+        ),
         **further,
     )
     return repeated_samples.seen(read, may_be_ids, reading.ids, contents[0].ids) if labelled else read

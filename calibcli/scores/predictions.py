@@ -11,6 +11,9 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.core.problem import Problem
+from calibcli.scores.reading_record import ReadingRecord
+
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -135,7 +138,8 @@ class Predictions:
             map keeps those of the raw logits, which rounding could otherwise change at a tie.
         top_only: how sure a prediction was and whether it was right is all that is known: the classes are
             WRONG_OR_RIGHT, and every row is predicted to be right, however small its confidence.
-        notes: of the reader, for the user.  sha256: of the source file, or "".  facts: further results of reading.
+        notes: of the reader, for the user.  sha256: of the source file, or "".
+        record: what the input was taken for.
     """
 
     scores: Scores
@@ -153,7 +157,7 @@ class Predictions:
     top_only: bool = False
     notes: Sequence[str] = ()
     sha256: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    record: ReadingRecord = field(default_factory=ReadingRecord)
 
     @classmethod
     def of(cls, logits: npt.ArrayLike, labels: npt.ArrayLike, **fields: Any) -> Predictions:
@@ -188,13 +192,20 @@ class Predictions:
         return "y = 1" if self.classes is None else str(self.classes[1])
 
     @property
-    def problem(self) -> dict[str, Any]:
-        """What is predicted and how, as facts of a result: classes, the event of two, the kind of scores."""
+    def problem(self) -> Problem:
+        """What is predicted and how: classes, the event of two, the kind of scores."""
         if self.top_only:
-            return {"event": self.event, "kind": "confidence"}
-        of_rows = ("guess_nll", "guess_accuracy", "unrelated")
-        guess = {name: self.facts[name] for name in of_rows if self.facts.get(name)}
-        return {"classes": self.k, **self.event_fact, "kind": kind_words(self.kind), **guess}
+            return Problem(event=self.event, kind="confidence")
+        unrelated, guess = self.record.unrelated, (self.record.guess_nll, self.record.guess_accuracy)
+        kind = kind_words(self.kind)
+        return Problem(
+            classes=self.k,
+            event=self.event,
+            kind=kind,
+            unrelated=unrelated,
+            guess_nll=guess[0],
+            guess_accuracy=guess[1],
+        )
 
     @property
     def event_fact(self) -> dict[str, str]:

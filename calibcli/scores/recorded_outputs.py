@@ -46,6 +46,7 @@ from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fi
 from calibcli.scores.input_mistakes import RepeatedRows, scan
 from calibcli.scores.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading
+from calibcli.scores.reading_record import ReadingRecord
 
 MEANS_MORE = frozenset("*?[:")  # characters of a path that may be a pattern or an address
 Paths = str | Path | Sequence[str | Path]
@@ -79,7 +80,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
         lm_norm: of log-likelihoods: `sum`, `char`, `byte` or `pmi`.  choices: what a chat chose from, as for `classes`.
         unlisted: `bound` or `drop`, what becomes of rows of a chat in which a choice is not among the alternatives.
         need_labels: whether labels must be there and right; else, where they are not, a note says so, all labels are 0
-            and `facts["labelled"]` is False.
+            and `record.labelled` is False.
         progress: called with (fraction, text).
 
     Returns:
@@ -98,7 +99,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
 
 def provenance(rows: Predictions) -> list[dict[str, Any]]:
     """Return path and sha256 of each file that was read, for the provenance of a result."""
-    return [dict(file) for file in rows.facts["files"]]
+    return [dict(file) for file in rows.record.files]
 
 
 def reading_of(how: Mapping[str, Any]) -> Reading:
@@ -264,6 +265,8 @@ def _one_dataset(
     base = reading.label_base or 0
     numbers = range(base, base + k)[:: -1 if of.turned else 1]
     values = [*(of.classes or ())] if labels is not None and labels.names else [*numbers]  # in the file, by code
+    varied = ragged and scanned.nonfinite.masked.count > 0
+    guess_nll, guess_accuracy = scanned.nonfinite.guess(k) if varied else (0.0, 0.0)
     read = Predictions(
         scores=array_names.as_scores(rows.scores, kind, clip, scanned.ends),
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
@@ -272,31 +275,32 @@ def _one_dataset(
         classes=of.classes,
         notes=notes,
         sha256=fingerprint(files[: None if len(sources) > 1 else 1]),
-        facts={
-            "format": first.format,
-            "scores": name,
-            "labels": label_name,
-            "labelled": labels is not None,
-            "unrelated": bool(unrelated),
-            "label_values": None if labels is None else values,
-            "dtype": str(scores.dtype),
-            "kind": kind,
-            "recognised": scanned.kind,
-            "clip": clip,
-            "mask": scanned.masks.depth if scanned.masks and scanned.masks.found else 0.0,
-            "why": "given by --kind" if scanned.forced else evidence(scanned, kind),
-            "columns": width,
-            "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
-            "repeated_rows": scanned[RepeatedRows].count,
-            "copies": scanned[RepeatedRows].copies(scanned.n),
-            "unanswered": 0 if reading.missing else sum(c.unanswered for c in contents),
-            "files": files,
-            "evaluation": dict(first.facts),
-            "task": _task(first, sources[0]),
-            "choices_vary": (varied := ragged and scanned.nonfinite.masked.count > 0),
-            **(scanned.nonfinite.guess(k) if varied else {}),
-            "folded": array_names.folded_calibrator(first),
-        },
+        record=ReadingRecord(
+            format=first.format,
+            files=files,
+            task=_task(first, sources[0]),
+            evaluation=dict(first.facts),
+            scores=name,
+            labels=label_name,
+            columns=width,
+            dtype=str(scores.dtype),
+            kind=kind,
+            recognised=scanned.kind or "",
+            why="given by --kind" if scanned.forced else evidence(scanned, kind),
+            clip=clip,
+            mask=scanned.masks.depth if scanned.masks and scanned.masks.found else 0.0,
+            folded=array_names.folded_calibrator(first),
+            labelled=labels is not None,
+            unrelated=bool(unrelated),
+            label_values=None if labels is None else values,
+            class_rows={} if labels is None else {str(c): count for c, count in labels.counts.items()},
+            repeated_rows=scanned[RepeatedRows].count,
+            copies=scanned[RepeatedRows].copies(scanned.n),
+            unanswered=0 if reading.missing else sum(c.unanswered for c in contents),
+            choices_vary=varied,
+            guess_nll=guess_nll,
+            guess_accuracy=guess_accuracy,
+        ),
         **further,
     )
     read = swap_classes(read) if of.first else read

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +13,7 @@ from calibcli.scores.files.text_tables import MISSING
 from calibcli.scores.likelihood import nll_rows
 from calibcli.scores.predictions import Array, Ints, Predictions
 from calibcli.scores.reading_options import Reading
+from calibcli.scores.reading_record import Repeats
 
 MOST = 4_000_000  # rows up to which columns are looked at that only their name makes ids
 PAIRS = 4_000  # pairs of rows of one name that are compared
@@ -23,32 +22,6 @@ APART = 0.5  # share of these pairs from which the rows of one name are rows of 
 ALIKE, SURELY_ALIKE = 0.75, 0.7  # distance of their scores, of that of any two rows with the same label
 ERRORS = 4.0  # standard errors by which it must be smaller
 SPREAD = 0.75  # standard deviation of that distance, about, in units of its mean
-
-
-@dataclass(frozen=True)
-class Repeats:
-    """Rows that repeat the name of an earlier one.
-
-    Attributes:
-        column: that names the rows.  rows: that repeat a name.
-        split: whether rows of one name lie in several of the groups that were asked for.
-        in_python: whether they are an argument of a function, and no column of a file.
-    """
-
-    column: str
-    rows: int
-    split: bool = False
-    in_python: bool = False
-
-    def said(self, n: int) -> str:
-        """Say how many of `n` rows repeat a sample."""
-        inside = ", in several groups" if self.split else ""
-        return f"{self.rows:,} of {n:,} rows repeat a sample (named by '{self.column}'){inside}"
-
-    @property
-    def fix(self) -> str:
-        option = f"group={self.column}" if self.in_python else f"--group {shlex.quote(self.column)}"
-        return f"{option} counts the rows of one name as one"
 
 
 def columns(
@@ -75,7 +48,7 @@ def columns(
 
 
 def seen(rows: Predictions, named: Mapping[str, Array], asked: str | None, fixed: str) -> Predictions:
-    """Look for repeated samples; the facts `repeats` and `unique` get what was found, the notes what it means.
+    """Look for repeated samples; `repeats` and `unique` of the record get what was found, the notes what it means.
 
     Args:
         named: columns that may be ids (N,).
@@ -92,12 +65,12 @@ def seen(rows: Predictions, named: Mapping[str, Array], asked: str | None, fixed
             unique.append(name)
         elif found is None and rows.weight_kind != "count" and (name == asked or _one_sample(rows, codes, known)):
             split = rows.groups is not None and _split(codes, rows.groups)
-            python = rows.facts["format"] == "arrays"
+            python = rows.record.format == "arrays"
             found = Repeats(name, repeated, split, python) if rows.groups is None or split else None
     notes = [*rows.notes]
     if found is not None:
         notes.append(f"{found.said(rows.n)}, so that intervals are too narrow; {found.fix}")
-    return dataclasses.replace(rows, notes=notes, facts={**rows.facts, "repeats": found, "unique": unique})
+    return dataclasses.replace(rows, notes=notes, record=dataclasses.replace(rows.record, repeats=found, unique=unique))
 
 
 def _codes(values: Array) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections import Counter
@@ -67,15 +68,17 @@ def join_tasks(parts: Sequence[Predictions], names: Sequence[str]) -> Prediction
         raise InputError(problem, "measure it by itself")
     k = max(p.k for p in parts)
     rows = Joined([p.scores for p in parts], fill=-np.inf)
-    files = [file for p in parts for file in p.facts["files"]]
+    files = [file for p in parts for file in p.record.files]
     widest = next(p for p in parts if p.k == k)
     common = widest.classes and all(p.classes and list(p.classes) == list(widest.classes)[: p.k] for p in parts)
-    first, counts = parts[0], sum((Counter(p.facts["class_rows"]) for p in parts), Counter[str]())
+    first, counts = parts[0], sum((Counter(p.record.class_rows) for p in parts), Counter[str]())
     slices = {key: np.concatenate([p.slices[key] for p in parts]) for key in first.slices}
     slices[TASK] = np.concatenate([np.full(p.n, name, dtype=object) for p, name in zip(parts, names)]).astype(str)
     weighted = any(p.weights is not None for p in parts)
     weights = [np.ones(p.n) if p.weights is None else p.weights for p in parts]
     small = math.prod(rows.shape) * rows.dtype.itemsize <= HOLD
+    varied = any(p.k < k or p.record.choices_vary for p in parts)
+    guess_nll, guess_accuracy = _guess(parts) if varied else (0.0, 0.0)
     return Predictions(
         scores=ArrayScores(read_all(rows)) if small else rows,  # type: ignore[arg-type]
         labels=np.concatenate([np.asarray(p.labels[:]) for p in parts]),
@@ -90,31 +93,30 @@ def join_tasks(parts: Sequence[Predictions], names: Sequence[str]) -> Prediction
         slices=slices,
         notes=_notes(parts, names, k),
         sha256=fingerprint(files),
-        facts={
-            **first.facts,
-            "tasks": list(names),
-            "columns": k,
-            "choices_vary": (varied := any(p.k < k or p.facts.get("choices_vary") for p in parts)),
-            **(_guess(parts) if varied else {}),
-            "label_values": list(range(k)),
-            "class_rows": dict(sorted(counts.items(), key=lambda pair: int(pair[0]))),
-            "repeated_rows": sum(p.facts["repeated_rows"] for p in parts),
-            "copies": sum(p.facts.get("copies", 0) for p in parts),
-            "unanswered": sum(p.facts.get("unanswered", 0) for p in parts),
-            "labelled": all(p.facts["labelled"] for p in parts),
-            "files": files,
-        },
+        record=dataclasses.replace(
+            first.record,
+            tasks=list(names),
+            columns=k,
+            choices_vary=varied,
+            guess_nll=guess_nll,
+            guess_accuracy=guess_accuracy,
+            label_values=list(range(k)),
+            class_rows=dict(sorted(counts.items(), key=lambda pair: int(pair[0]))),
+            repeated_rows=sum(p.record.repeated_rows for p in parts),
+            copies=sum(p.record.copies for p in parts),
+            unanswered=sum(p.record.unanswered for p in parts),
+            labelled=all(p.record.labelled for p in parts),
+            files=files,
+        ),
     )
 
 
-def _guess(parts: Sequence[Predictions]) -> dict[str, float]:
+def _guess(parts: Sequence[Predictions]) -> tuple[float, float]:
     """Return the NLL and the accuracy of guessing, over the rows of all tasks."""
-    plain = [{"guess_nll": math.log(p.k), "guess_accuracy": 1 / p.k} for p in parts]
     rows = [p.n for p in parts]
-    return {
-        name: float(np.average([p.facts.get(name, one[name]) for p, one in zip(parts, plain)], weights=rows))
-        for name in ("guess_nll", "guess_accuracy")
-    }
+    nll = [p.record.guess_nll or math.log(p.k) for p in parts]
+    accuracy = [p.record.guess_accuracy or 1 / p.k for p in parts]
+    return float(np.average(nll, weights=rows)), float(np.average(accuracy, weights=rows))
 
 
 def _ids(parts: Sequence[Predictions], names: Sequence[str]) -> Array | None:

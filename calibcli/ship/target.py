@@ -217,7 +217,7 @@ class ExportRequest:
             raise UsageError("labelled rows are needed, and none were named", "pass --data ROWS")
         if not isinstance(rows, Predictions):
             rows = recorded_outputs.read(rows, **self.reading)
-        if not rows.facts.get("labelled", True):
+        if not rows.record.labelled:
             raise UsageError(f"{rows.source} has no labels", "pass labelled rows")
         check_classes(self.scaler, rows)
         return rows
@@ -281,7 +281,7 @@ def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:
     if (scaler.kind == "logits") != (rows.kind == "logits"):
         problem = f"{rows.source} holds {kind_words(rows.kind)}, the calibrator was fitted on {kind_words(scaler.kind)}"
         raise InputError(problem, "pass rows of the kind of the fit")
-    if clip := rows.facts.get("clip"):
+    if clip := rows.record.clip:
         z = before_clip(z, clip)
     if scaler.columns == 1:
         z = z[:, 1:] - z[:, :1] if scaler.kind == "logits" else z[:, 1:]

@@ -101,7 +101,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
         noted = any(leaks.get(column) for column, _ in rule.parts)
         if test.adjusted <= search.alpha and not noted:
             notes += filter(None, [_constant_outcome_note(rule, text, coded, measured)])
-    facts = {**result.facts, "n": predictions.n, **predictions.problem, "columns": len(coded)}
+    facts = {**result.facts, "n": predictions.n, **predictions.problem.facts, "columns": len(coded)}
     return dataclasses.replace(result, facts=facts, notes=[*predictions.notes, *notes])
 
 

@@ -30,7 +30,6 @@ from calibcli.gate.config import Config
 from calibcli.gate.options import Request
 from calibcli.gate.sources import RecordedOutputs
 from calibcli.scores.predictions import Predictions
-from calibcli.scores.repeated_samples import Repeats
 from calibcli.watch import _rules as rules
 from calibcli.watch import report, state_file
 from calibcli.watch._bets import WatchedRule, joined
@@ -248,7 +247,7 @@ def _batch_digest(state: WatchState, source: RecordedOutputs) -> tuple[str, Hash
         InputError: samples are there twice, or the ids are not unique.
     """
     rows, table = source.predictions, source.whole.columns
-    repeats: Repeats | None = rows.facts.get("repeats")
+    repeats = rows.record.repeats
     if rows.groups is None and rows.ids is not None and len(np.unique(rows.ids)) < len(rows.ids):
         problem = f"ids in {rows.source} are not unique, so that a row may be there twice"
         fix = "give each row its own id (--ids KEY)"
@@ -404,7 +403,7 @@ class WatchSession:
             self.notes += [note] if note else []
         self.notes += [*source.unjudged(), *source.predictions.notes]
         if source.predictions.ids is None and source.predictions.groups is None:
-            unique = source.predictions.facts.get("unique") or ()
+            unique = source.predictions.record.unique
             which = f"--ids {shlex.quote(unique[0])} if that names them" if unique else "name them with --ids"
             note = "rows have no ids: rows that come twice are noticed only where a whole batch does"
             self.notes.append(f"{note}; {which}")

@@ -20,6 +20,7 @@ from calibcli.core.errors import UsageError, WriteError
 from calibcli.core.figure_data import Curve, Plot, first_alone
 from calibcli.core.files import claim, reading, sha256
 from calibcli.core.options import exclusive
+from calibcli.core.problem import Problem
 from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.core.scope import CHANGE, WHOLE, Phase, Scope
 from calibcli.lab.training import _state as state
@@ -311,7 +312,7 @@ def _result(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedMode
         inputs.append({"path": str(setup.embeddings), "sha256": start.vectors})
     return Result(
         command="fit",
-        estimates=registry.tiered(estimates, lambda e: e.where.phase == CHANGE or registry.decides(e.name, {})),
+        estimates=registry.tiered(estimates, lambda e: e.where.phase == CHANGE or registry.decides(e.name, Problem())),
         tables=[Table(name="fit", columns=columns, rows=rows, title=title, tier="all")] if several and rows else [],
         plots=first_alone(plots(runs)),
         notes=list(dict.fromkeys(notes)),

@@ -122,7 +122,7 @@ def _verdicts(rules: Request, rows: Predictions, deployed: Array, path: str) -> 
     """Return the verdicts of the gate on the rows before and on the `deployed` probabilities, if there are rules."""
     if not check.asked(dataclasses.replace(rules, input=rows)).gates:
         return {}, []
-    if not rows.facts.get("labelled", True):
+    if not rows.record.labelled:
         raise UsageError(f"{rows.source} has no labels, which a gate needs", "pass labelled rows")
     with np.errstate(divide="ignore"):
         scores = ArrayScores(np.log(deployed))
@@ -202,7 +202,7 @@ def _scores(job: ExportRequest, run: _Runner | None) -> tuple[Predictions, Array
     if other.k != rows.k:
         raise InputError(f"{path} has {other.k} classes, {rows.source} has {rows.k}", "pass outputs for the same rows")
     for name, a, b in (("ids", rows.ids, other.ids), ("labels", rows.labels, other.labels)):
-        known = name == "ids" or (rows.facts.get("labelled") and other.facts.get("labelled"))
+        known = name == "ids" or (rows.record.labelled and other.record.labelled)
         if known and a is not None and b is not None and len(a) == len(b) and not np.array_equal(a, b):
             raise InputError(f"{path} has other {name} than {rows.source}", "pass the same rows, in the same order")
     return rows, softmax(other.logits), None
@@ -252,8 +252,8 @@ def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Cal
                 cost = functools.partial(rounding, loaded, job.path, rows, job.scaler, **job.network)
         with np.errstate(divide="ignore"):
             z = np.log(_outputs(before, rows, job))
-    deployed, facts = _outputs(job.path, rows, job), {"files": [], "labelled": True}
-    read = Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts)
+    deployed = _outputs(job.path, rows, job)
+    read = Predictions.of(z, rows.labels, source=str(before), classes=rows.classes)
     return dataclasses.replace(read, kind="log_probabilities"), deployed, cost
 
 
