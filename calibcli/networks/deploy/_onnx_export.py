@@ -63,8 +63,8 @@ def _alone(job: ExportRequest, wide: bool) -> Shipped:
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
         [p] = onnx_run.run(running, iter([({"scores": fed}, len(fed))]), ["probabilities"])
-        [one] = onnx_run.run(running, iter([({"scores": fed[:1]}, 1)]), ["probabilities"])
-        if len(one) != 1:
+        [single] = onnx_run.run(running, iter([({"scores": fed[:1]}, 1)]), ["probabilities"])
+        if len(single) != 1:
             raise InputError("the model does not take one row", "report it with the calibrator")
         compared = target.of_scores(scaler, fed, p, "float32", job.tolerance)
         compared.require(job.path.name)
@@ -91,8 +91,8 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
         told = _predictions(model, name, onnx_run.session(temporary), rows, raw)
         _put(model, place, scaler, wide, opset or OPSET, name)
         remarks = [] if keeps_class(scaler) else [_follow(model, name, one, place) for one in told]
-        known = {p.key: p.value for p in model.metadata_props}
-        helper.set_model_props(model, {**known, **stamp(job), onnx_run.OUTPUT: name, onnx_run.GIVES: _gives(place)})
+        metadata = {p.key: p.value for p in model.metadata_props}
+        helper.set_model_props(model, {**metadata, **stamp(job), onnx_run.OUTPUT: name, onnx_run.GIVES: _gives(place)})
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
         [out] = onnx_run.run(running, _feeds(running, rows), [name])
@@ -267,13 +267,13 @@ def _predictions(model: Any, name: str, running: Any, rows: Dataset, scores: Arr
     Args:
         name: of the output of scores.  running: a session of the graph.  scores: (n, columns), of the rows.
     """
-    graph, found = model.graph, list[Predicted]()
+    graph, predicted = model.graph, list[Predicted]()
     k = max(2, scores.shape[1])
     half = 0.5 if scores.min() >= 0 else 0
-    both = scores if scores.shape[1] > 1 else np.concatenate([2 * half - scores, scores], axis=1)
-    ends = np.sort(both, axis=1)
+    class_scores = scores if scores.shape[1] > 1 else np.concatenate([2 * half - scores, scores], axis=1)
+    ends = np.sort(class_scores, axis=1)
     apart = ends[:, -1] - ends[:, -2] > 1e-5  # equal scores may fall either way
-    top = both.argmax(axis=1)[apart]
+    top = class_scores.argmax(axis=1)[apart]
     listed = [a for node in graph.node for a in node.attribute if a.name.startswith("classlabels_")]
     for o in graph.output:
         if o.name == name or o.type.WhichOneof("value") != "tensor_type" or o.type.tensor_type.elem_type not in NAMED:
@@ -282,17 +282,17 @@ def _predictions(model: Any, name: str, running: Any, rows: Dataset, scores: Arr
         if values.size != len(scores) or not apart.any():
             continue
         flat = values.reshape(-1)[apart]
-        said = {c: Counter(flat[top == c].tolist()).most_common(1)[0] for c in np.unique(top).tolist()}
-        if sum(times for _, times in said.values()) < AGREE * len(flat) or len({v for v, _ in said.values()}) < len(
-            said
+        votes = {c: Counter(flat[top == c].tolist()).most_common(1)[0] for c in np.unique(top).tolist()}
+        if sum(times for _, times in votes.values()) < AGREE * len(flat) or len({v for v, _ in votes.values()}) < len(
+            votes
         ):
             continue
         names = next((tuple(a.ints) or tuple(s.decode() for s in a.strings) for a in listed
                       if len(a.ints or a.strings) == k), ())  # fmt: skip
-        if any(names and names[c] != value for c, (value, _) in said.items()) or not names:
-            names = tuple(said[c][0] for c in range(k)) if len(said) == k else ()
-        found.append(Predicted(o.name, o.type.tensor_type.elem_type, values.ndim == 2, names))
-    return found
+        if any(names and names[c] != value for c, (value, _) in votes.items()) or not names:
+            names = tuple(votes[c][0] for c in range(k)) if len(votes) == k else ()
+        predicted.append(Predicted(o.name, o.type.tensor_type.elem_type, values.ndim == 2, names))
+    return predicted
 
 
 def _follow(model: Any, name: str, predicted: Predicted, place: Place) -> str:
@@ -300,8 +300,8 @@ def _follow(model: Any, name: str, predicted: Predicted, place: Place) -> str:
     graph, old = model.graph, f"{PREFIX}{predicted.output}_before"
     for node in graph.node:
         for names in (node.input, node.output):
-            for i, one in enumerate(names):
-                if one == predicted.output:
+            for i, value_name in enumerate(names):
+                if value_name == predicted.output:
                     names[i] = old
     if not predicted.classes or place.flat:
         kept = [o for o in graph.output if o.name != predicted.output]
@@ -353,14 +353,14 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
     nodes = list(graph.node)
     if place.before:
         ends = (i for i, node in enumerate(nodes) if node.op_type in onnx_graph.ENDS and place.at in node.input)
-        at = next(i for i in ends if onnx_graph.leads(nodes, nodes[i], name))
-        nodes[at].input[0] = out.name
-        nodes[at:at] = o.nodes
+        index = next(i for i in ends if onnx_graph.leads(nodes, nodes[i], name))
+        nodes[index].input[0] = out.name
+        nodes[index:index] = o.nodes
     else:
         for node in nodes:
             for names in (node.input, node.output):
-                for i, one in enumerate(names):
-                    if one == place.at:
+                for i, value_name in enumerate(names):
+                    if value_name == place.at:
                         names[i] = fresh
         nodes += o.nodes
     del graph.node[:]
