@@ -51,8 +51,8 @@ class MeasuredArm:
     draws: Floats | None = None
 
     def __sub__(self, other: MeasuredArm) -> MeasuredArm:
-        known = self.draws is not None and other.draws is not None
-        return MeasuredArm(self.values - other.values, self.draws - other.draws if known else None)  # type: ignore[operator]
+        have_draws = self.draws is not None and other.draws is not None
+        return MeasuredArm(self.values - other.values, self.draws - other.draws if have_draws else None)  # type: ignore[operator]
 
     def times(self, factor: float) -> MeasuredArm:
         """Multiply every number."""
@@ -362,12 +362,12 @@ def _crossed(j: Cause, k: Cause, factor: float) -> MeasuredArm:
     """Return the pseudo-values of Ȳ_j X̄_k - factor Ȳ_k X̄_j."""
 
     def pseudo(x_j: Floats, y_j: Floats, x_k: Floats, y_k: Floats) -> Floats:
-        def of(means: Sequence[Floats]) -> Floats:
+        def difference(means: Sequence[Floats]) -> Floats:
             return means[1] * means[2] - factor * means[3] * means[0]
 
         parts, count = (x_j, y_j, x_k, y_k), len(x_j)
-        whole = of([one.mean(axis=0) for one in parts])
-        without = of([(one.sum(axis=0) - one) / (count - 1) for one in parts])
+        whole = difference([one.mean(axis=0) for one in parts])
+        without = difference([(one.sum(axis=0) - one) / (count - 1) for one in parts])
         return count * whole - (count - 1) * without
 
     draws = [one.draws for one in (*j, *k) if one.draws is not None]
@@ -499,8 +499,8 @@ def _shared(draws: Floats) -> float:
 
 def _stacked(levels: Sequence[MeasuredArm]) -> Floats | None:
     """Stack the draws of all arms, (A, S, B), where all have them."""
-    known = [one.draws for one in levels if one.draws is not None]
-    return np.stack(known) if len(known) == len(levels) else None
+    draws = [one.draws for one in levels if one.draws is not None]
+    return np.stack(draws) if len(draws) == len(levels) else None
 
 
 def _combined(levels: Sequence[MeasuredArm], weights: Floats) -> MeasuredArm:
@@ -601,7 +601,7 @@ def at_moment(metric: str, percent: int) -> str:
 
 
 @KINDS.add("less", difference=True)
-def _less(of: ClaimedArms, *, metric: str, a: str, b: str, than: str = "") -> ClaimVerdict:
+def _less(arms: ClaimedArms, *, metric: str, a: str, b: str, than: str = "") -> ClaimVerdict:
     """The interval of a - b is below 0; `than` names the metric of b if it differs from that of a.
 
     Student's t of paired seeds, with the error over rows (Student 1908).
@@ -610,11 +610,11 @@ def _less(of: ClaimedArms, *, metric: str, a: str, b: str, than: str = "") -> Cl
     >>> less(one, two).word
     'holds'
     """
-    return less(of(a, metric), of(b, than or metric))
+    return less(arms(a, metric), arms(b, than or metric))
 
 
 @KINDS.add("crosses", difference=True, moments=("first", "last"))
-def _crosses(of: ClaimedArms, *, metric: str, a: str, b: str, first: Percent, last: Percent) -> ClaimVerdict:
+def _crosses(arms: ClaimedArms, *, metric: str, a: str, b: str, first: Percent, last: Percent) -> ClaimVerdict:
     """a is surely below b at the first moment of the log, and surely above it at the last.
 
     The intersection of both (Berger 1982).
@@ -623,12 +623,12 @@ def _crosses(of: ClaimedArms, *, metric: str, a: str, b: str, first: Percent, la
     >>> crosses(one - two, two - one).word
     'holds'
     """
-    begun, ended = (of(a, name) - of(b, name) for name in (at_moment(metric, first), at_moment(metric, last)))
+    begun, ended = (arms(a, name) - arms(b, name) for name in (at_moment(metric, first), at_moment(metric, last)))
     return crosses(begun, ended)
 
 
 @KINDS.add("preserved")
-def _preserved(of: ClaimedArms, *, metric: str, a: str, b: str, margin: Positive = 0.005) -> ClaimVerdict:
+def _preserved(arms: ClaimedArms, *, metric: str, a: str, b: str, margin: Positive = 0.005) -> ClaimVerdict:
     """a and b are surely within the margin of each other.
 
     Two one-sided tests (Schuirmann 1987).
@@ -637,11 +637,11 @@ def _preserved(of: ClaimedArms, *, metric: str, a: str, b: str, margin: Positive
     >>> preserved(one, one, 0.005).word
     'holds'
     """
-    return preserved(of(a, metric), of(b, metric), margin)
+    return preserved(arms(a, metric), arms(b, metric), margin)
 
 
 @KINDS.add("decreasing", difference=True, measured_axis=True)
-def _decreasing(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
+def _decreasing(arms: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
     """Every step along the axis surely falls; the axis may be a number that is measured.
 
     The intersection of all steps (Berger 1982).
@@ -650,12 +650,12 @@ def _decreasing(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
     >>> decreasing([two, one]).word
     'holds'
     """
-    levels = of.along(metric)
-    return decreasing(levels) if along in of.levels else decreasing_along(of.axis(along), levels)
+    levels = arms.along(metric)
+    return decreasing(levels) if along in arms.levels else decreasing_along(arms.axis(along), levels)
 
 
 @KINDS.add("interior_minimum", difference=True, measured_axis=True, fewest=3)
-def _interior_minimum(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
+def _interior_minimum(arms: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
     """Both ends are surely above a level in between; the axis may be a number that is measured.
 
     Ours: that level is chosen for each seed on the other seeds.
@@ -664,13 +664,13 @@ def _interior_minimum(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdi
     >>> interior_minimum([two, one, two]).word
     'holds'
     """
-    levels = of.along(metric)
-    return interior_minimum(levels) if along in of.levels else interior_minimum_along(of.axis(along), levels)
+    levels = arms.along(metric)
+    return interior_minimum(levels) if along in arms.levels else interior_minimum_along(arms.axis(along), levels)
 
 
 @KINDS.add("slope", fewest_drawn=FEWEST_DRAWN)
 def _slope(
-    of: ClaimedArms, *, metric: str, against: str, along: str, sign: Literal["+", "-"] = "+", drawn: str = ""
+    arms: ClaimedArms, *, metric: str, against: str, along: str, sign: Literal["+", "-"] = "+", drawn: str = ""
 ) -> ClaimVerdict:
     """The metric surely rises (`+`) or falls with `against` over arms that were `drawn` at random.
 
@@ -680,12 +680,12 @@ def _slope(
     >>> slope([one, two], [one, two], 1).word
     'no verdict'
     """
-    return slope(of.axis(against), of.along(metric), -1 if sign == "-" else 1, bool(drawn))
+    return slope(arms.axis(against), arms.along(metric), -1 if sign == "-" else 1, bool(drawn))
 
 
 @KINDS.add("alike")
 def _alike(
-    of: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str, factor: Factor = 2.0
+    arms: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str, factor: Factor = 2.0
 ) -> ClaimVerdict:
     """For every cause, the slope of the metric against `against` is surely the same within a `factor`.
 
@@ -695,12 +695,12 @@ def _alike(
     >>> alike({"lr": (one, one), "batch_size": (two, two)}).word
     'holds'
     """
-    return alike(of.effects(metric, against, causes, base), factor)
+    return alike(arms.effects(metric, against, causes, base), factor)
 
 
 @KINDS.add("matched")
 def _matched(
-    of: ClaimedArms,
+    arms: ClaimedArms,
     *,
     metric: str,
     against: str,
@@ -717,18 +717,18 @@ def _matched(
     >>> matched(two, {"a and b": (one - one, one - one)}).word
     'holds'
     """
-    x = {name: of.measured[name][against] for name in of.names}
+    x = {name: arms.measured[name][against] for name in arms.names}
     pairs = {
-        f"{a} and {b}": (x[a] - x[b], of(a, metric) - of(b, metric))
+        f"{a} and {b}": (x[a] - x[b], arms(a, metric) - arms(b, metric))
         for one, other in itertools.combinations(causes, 2)
-        for a, b in itertools.product(of.levels[one], of.levels[other])
+        for a, b in itertools.product(arms.levels[one], arms.levels[other])
         if base not in (a, b)
     }
     return matched(x[base], pairs, within, margin)
 
 
 @KINDS.add("close_to")
-def _close_to(of: ClaimedArms, *, metric: str, a: str, low: float, high: float) -> ClaimVerdict:
+def _close_to(arms: ClaimedArms, *, metric: str, a: str, low: float, high: float) -> ClaimVerdict:
     """The mean is surely between low and high.
 
     Ours: p is multiplied by 25, as seeds may be skewed about the mean.
@@ -737,4 +737,4 @@ def _close_to(of: ClaimedArms, *, metric: str, a: str, low: float, high: float) 
     >>> close_to(one, 0.0, 9.0).word
     'undecided'
     """
-    return close_to(of(a, metric), low, high)
+    return close_to(arms(a, metric), low, high)
