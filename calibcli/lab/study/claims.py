@@ -4,6 +4,11 @@ Seeds and rows are crossed: every arm has every seed, and all runs are measured 
 over seeds has two parts: the seeds that were drawn (variance of the paired differences over S) and the rows (the mean
 covariance of two seeds in a bootstrap of the rows, since what is a seed's own is in the first part already). Both
 count: a verdict is about the recipe and the population, not about these rows.
+
+A verdict is decided in two places. `_decided` compares a p-value with `LEVEL`: of the kinds `less`, `preserved`,
+`close_to` and `slope`, of the y of a pair of `matched` (whose x are near by their intervals), of an arm that other
+seeds chose (`_least`), and of all after Holm's correction. `SeedMean.sure` compares an interval with 0, at the level of
+one of several tests: of `decreasing`, `crosses` and `interior_minimum` (by `_all_below` and `_each_below`) and `alike`.
 """
 
 from __future__ import annotations
@@ -186,12 +191,9 @@ def preserved(a: MeasuredArm, b: MeasuredArm, margin: float) -> ClaimVerdict:
 
 def _within(difference: SeedMean, margin: float) -> ClaimVerdict:
     tails = [_one_sided(difference, margin, -1), _one_sided(difference, -margin, 1)]
-    if max(tails) < 1 - LEVEL:
-        return ClaimVerdict("holds", max(tails), difference)
-    nearest = difference.p(math.copysign(margin, difference.value))
-    if abs(difference.value) > margin and nearest < 1 - LEVEL:
-        return ClaimVerdict("reversed", nearest, difference)
-    return ClaimVerdict("undecided", max(tails), difference, why=f"the difference is not shown to be within {margin:g}")
+    nearest = difference.p(math.copysign(margin, difference.value)) if abs(difference.value) > margin else 1.0
+    within, beyond = ClaimVerdict("holds", max(tails), difference), ClaimVerdict("reversed", nearest, difference)
+    return _decided(within, beyond, why=f"the difference is not shown to be within {margin:g}")
 
 
 def decreasing(levels: Sequence[MeasuredArm]) -> ClaimVerdict:
@@ -248,8 +250,7 @@ def _least(verdict: ClaimVerdict, among: int) -> ClaimVerdict:
     """
     if verdict.word != "holds":
         return verdict
-    p = max(1.0, among / 2) * verdict.p
-    return replace(verdict, p=p) if p < 1 - LEVEL else ClaimVerdict("undecided", p, verdict.difference)
+    return _decided(replace(verdict, p=max(1.0, among / 2) * verdict.p))
 
 
 def interior_minimum_along(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm]) -> ClaimVerdict:
@@ -296,9 +297,8 @@ def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, drawn: 
         return ClaimVerdict("undecided", why="a run lacks one of these numbers")
     mean = SeedMean.of(slopes.times(-sign))
     rises, p = _permuted(u, v)
-    if p >= 1 - LEVEL:
-        return ClaimVerdict("undecided", p, mean, why=f"{len(x)} arms do not show it")
-    return ClaimVerdict("holds" if rises == sign else "reversed", p, mean)
+    verdict = ClaimVerdict("holds" if rises == sign else "reversed", p, mean)
+    return _decided(verdict, why=f"{len(x)} arms do not show it")
 
 
 @functools.lru_cache(maxsize=2)
@@ -399,7 +399,7 @@ def matched(base: MeasuredArm, pairs: Mapping[str, Cause], within: float = 0.15,
     for name, ((above, below), of_y) in near.items():
         if of_y.word == "reversed":
             p = possible * max(_one_sided(above, 0, -1), _one_sided(below, 0, 1), of_y.p)
-            beyond |= {name: p} if p < 1 - LEVEL else {}
+            beyond |= {name: p} if _decided(replace(of_y, p=p)).word == "reversed" else {}
     if beyond:
         first = min(beyond, key=lambda name: beyond[name])
         why = f"{first} differ; {len(beyond)} of {len(near)} pairs"
@@ -421,9 +421,7 @@ def close_to(a: MeasuredArm, low: float, high: float) -> ClaimVerdict:
     """
     mean = SeedMean.of(a)
     p = max(min(1.0, ASKEW * mean.p(end)) for end in (low, high))
-    if p >= 1 - LEVEL:
-        return ClaimVerdict("undecided", p, mean)
-    return ClaimVerdict("holds" if low < mean.value < high else "reversed", p, mean)
+    return _decided(ClaimVerdict("holds" if low < mean.value < high else "reversed", p, mean))
 
 
 def count(verdicts: Mapping[str, ClaimVerdict]) -> int:
@@ -439,18 +437,19 @@ def holm(verdicts: Mapping[str, ClaimVerdict]) -> dict[str, ClaimVerdict]:
     kept = dict(verdicts)
     for key, decided, p in zip(judged, decisive, adjusted.tolist(), strict=True):
         if decided:
-            kept[key] = replace(verdicts[key], p=p)
-            if p >= 1 - LEVEL:
-                why = f"not after correction for {len(judged)} claims"
-                kept[key] = replace(kept[key], word="undecided", why=why)
+            kept[key] = _decided(replace(verdicts[key], p=p), why=f"not after correction for {len(judged)} claims")
     return kept
 
 
+def _decided(*verdicts: ClaimVerdict, why: str = "") -> ClaimVerdict:
+    """Return the first verdict whose hypothesis is refuted at `LEVEL`; else the first of all, undecided."""
+    refuted = [verdict for verdict in verdicts if verdict.p < 1 - LEVEL]
+    return refuted[0] if refuted else replace(verdicts[0], word="undecided", why=why)
+
+
 def _signed(mean: SeedMean) -> ClaimVerdict:
-    p = mean.p()
-    if p < 1 - LEVEL:
-        return ClaimVerdict("holds" if mean.value < 0 else "reversed", p, mean)
-    return ClaimVerdict("undecided", p, mean, *mean.needed())
+    verdict = _decided(ClaimVerdict("holds" if mean.value < 0 else "reversed", mean.p(), mean))
+    return verdict if verdict.word != "undecided" else ClaimVerdict("undecided", verdict.p, mean, *mean.needed())
 
 
 def _all_below(means: Sequence[SeedMean]) -> ClaimVerdict:
