@@ -144,16 +144,16 @@ KINDS: dict[int, str] = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "floa
 
 @dataclass
 class Place:
-    """The place of a calibrator: the tensor `at` of type `kind`.
+    """The place of a calibrator: the name of a tensor, of type `kind`.
 
     Attributes:
-        held: what the tensor holds, logits or probabilities.  before: the Softmax that follows, "" for none.
+        scores: what the tensor holds, logits or probabilities.  before: the Softmax that follows, "" for none.
         flat: whether the tensor is (n,), one score for each row.
     """
 
-    at: str
+    tensor: str
     kind: int
-    held: str
+    scores: str
     before: str
     flat: bool = False
 
