@@ -102,8 +102,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'calibcli' has no attribute '{name}'")
     from calibcli.core import python_errors
 
-    found = getattr(importlib.import_module(_MODULE[name]), name)
-    globals()[name] = found if isinstance(found, type) else python_errors.in_python(found, name)
+    attribute = getattr(importlib.import_module(_MODULE[name]), name)
+    globals()[name] = attribute if isinstance(attribute, type) else python_errors.in_python(attribute, name)
     return globals()[name]
 
 

@@ -32,12 +32,12 @@ def weights_beside(path: Path) -> list[Path]:
         return []
     names = set[bytes]()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for found in re.finditer(re.escape(KEY), data):
-            after = data[found.end() : found.end() + LONGEST + 3]
+        for match in re.finditer(re.escape(KEY), data):
+            after = data[match.end() : match.end() + LONGEST + 3]
             size, digits = _length(after[1:3])
             if after[:1] == b"\x12":
                 names.add(after[1 + digits : 1 + digits + size])
-            before = data[max(0, found.start() - LONGEST - 3) : found.start()]
+            before = data[max(0, match.start() - LONGEST - 3) : match.start()]
             for size in range(1, min(LONGEST, len(before)) + 1):
                 head = b"\x12" + (bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7]))
                 if before[: len(before) - size].endswith(head):

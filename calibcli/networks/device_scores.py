@@ -149,10 +149,10 @@ class TensorScores(DeviceScores):
 
 def of_tensor(tensor: Tensor) -> TensorScores | None:
     """Wrap a tensor as scores; None if NumPy should read it: on the CPU, with one column, or of integers."""
-    known = {"float64": np.float64, "float16": np.float16}
+    dtypes = {"float64": np.float64, "float16": np.float16}
     if tensor.ndim != 2 or tensor.shape[1] < 2 or not tensor.is_floating_point() or tensor.device.type in NO_DOUBLE:
         return None
-    return TensorScores(tensor, np.dtype(known.get(str(tensor.dtype).removeprefix("torch."), np.float32)))
+    return TensorScores(tensor, np.dtype(dtypes.get(str(tensor.dtype).removeprefix("torch."), np.float32)))
 
 
 def host(tensor: Tensor) -> Array:

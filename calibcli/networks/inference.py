@@ -146,17 +146,17 @@ def unsteady(run: Run, out: Tensor) -> tuple[float, str]:
     limit = max(SAME, 8 * torch.finfo(out.dtype).eps) if out.is_floating_point() else SAME
     usual = out.abs().double().nan_to_num().amax(1).mean()
 
-    def off(one: Tensor, other: Tensor) -> float:
+    def off(rows: Tensor, other: Tensor) -> float:
         sizes = other.abs().double().amax(1, keepdim=True).clamp(min=float(usual) / 10 or 1e-300)
-        return float(((one.double() - other.double()).abs() / sizes).nan_to_num().max())
+        return float(((rows.double() - other.double()).abs() / sizes).nan_to_num().max())
 
     pair = run(ends)
     if (moved := off(run(ends), pair)) > limit / 10:
         return moved, RANDOM
-    found = off(pair, out[ends])
+    deviation = off(pair, out[ends])
     with contextlib.suppress(*FAILURES, CalibError):  # a model that takes no row alone, such as one that squeezes
-        found = max(found, off(torch.cat([run([i]) for i in ends]), out[ends]))
-    return found, BESIDE if found > limit else ""
+        deviation = max(deviation, off(torch.cat([run([i]) for i in ends]), out[ends]))
+    return deviation, BESIDE if deviation > limit else ""
 
 
 def _together(run: Run, n: int) -> Tensor:

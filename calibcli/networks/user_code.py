@@ -61,7 +61,7 @@ def from_file(path: Path, attribute: str) -> Callable[..., Any]:
 def _attribute(module: ModuleType, attribute: str, where: str) -> Callable[..., Any]:
     value = getattr(module, attribute, None) if attribute else None
     if not callable(value):
-        own = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+        names = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         problem = f"{where} has no '{attribute}' to call" if attribute else f"{where}: no function is named"
-        raise UsageError(problem, did_you_mean(attribute, own) if own else "define a function of that name")
+        raise UsageError(problem, did_you_mean(attribute, names) if names else "define a function of that name")
     return cast(Callable[..., Any], value)

@@ -17,7 +17,7 @@ MeasuredArms = Mapping[str, Mapping[str, Mapping[str, MeasuredArm]]]  # by netwo
 
 
 def strip(
-    study: Study, judged: Mapping[str, tuple[StudyClaim, ClaimVerdict]], own: Mapping[str, float | None]
+    study: Study, judged: Mapping[str, tuple[StudyClaim, ClaimVerdict]], printed: Mapping[str, float | None]
 ) -> list[Plot]:
     """Draw each claim's difference with both error bars and the paper's own value; a panel for each metric.
 
@@ -29,7 +29,7 @@ def strip(
         if verdict.difference is not None and verdict.word != "no verdict" and np.isfinite(verdict.difference.error):
             kind = str(claim.keys["metric"]).partition(" ")[0]
             kinds.setdefault(kind, []).append((name, claim, verdict, verdict.difference))
-    return [_forest(study, kind, entries, own) for kind, entries in kinds.items()]
+    return [_forest(study, kind, entries, printed) for kind, entries in kinds.items()]
 
 
 def _forest(
@@ -45,14 +45,14 @@ def _forest(
         low, high = zip(*(mean.interval(rows) for *_, mean in entries), strict=True)
         return Curve(label=label, kind="points", role=role, x=x, y=value, low=low, high=high)
 
-    own = [printed.get(name) for name, *_ in entries]
+    paper_values = [printed.get(name) for name, *_ in entries]
     curves = [
         Curve(label="", kind="hline", role="ideal", y=[0.0]),
         bars("seeds and rows", "model", True),
         bars("these rows alone", "before", False),
     ]
-    if any(one is not None for one in own):
-        curves.append(Curve(label="the paper", kind="points", role="printed", x=x, y=own))
+    if any(one is not None for one in paper_values):
+        curves.append(Curve(label="the paper", kind="points", role="printed", x=x, y=paper_values))
     return Plot(
         name=f"claims {kind}",
         title=kind,
@@ -102,23 +102,23 @@ def against(study: Study, measured: MeasuredArms) -> list[Plot]:
     shown: dict[tuple[str, str], dict[str, list[str]]] = {}
     for claim in (one for one in study.claims if study.is_measured(one.against)):
         causes = {str(cause): [arm.name for arm in study.ordered(str(cause))] for cause in claim.keys.get("causes", ())}
-        of = causes or {arm.name: [arm.name] for arm in study.asked(claim)}
-        shown.setdefault((claim.against, str(claim.keys["metric"])), {}).update(of)
-    for names, of in shown.items():
+        arms_by_role = causes or {arm.name: [arm.name] for arm in study.asked(claim)}
+        shown.setdefault((claim.against, str(claim.keys["metric"])), {}).update(arms_by_role)
+    for names, arms_by_role in shown.items():
         for arch, arms in measured.items():
             curves = []
-            causal = {name for role, levels in of.items() if role not in levels for name in levels}
-            for role, levels in ((role, levels) for role, levels in of.items() if role not in causal):
-                known = [name for name in levels if name in arms]
-                x, y = ([SeedMean.of(arms[name][metric]) for name in known] for metric in names)
-                low, high = zip(*(one.interval() for one in y), strict=True) if known else ((), ())
+            causal = {name for role, levels in arms_by_role.items() if role not in levels for name in levels}
+            for role, levels in ((role, levels) for role, levels in arms_by_role.items() if role not in causal):
+                present = [name for name in levels if name in arms]
+                x, y = ([SeedMean.of(arms[name][metric]) for name in present] for metric in names)
+                low, high = zip(*(one.interval() for one in y), strict=True) if present else ((), ())
                 means = {"x": [one.value for one in x], "y": [one.value for one in y]}
                 curves.append(Curve(label=role, kind="points", role=role, **means, low=low, high=high))
                 curves += [
                     Curve(label="", kind="line", role=role, x=of_x.interval(), y=[of_y.value, of_y.value])
                     for of_x, of_y in zip(x, y, strict=True)
                 ]
-                if len(known) > 1:
+                if len(present) > 1:
                     curves.append(Curve(label="", kind="line", role=role, **means))
             title = study.scoped(f"{names[1]} against {names[0]}", arch)
             plots.append(Plot(name=title, title=title, xlabel=names[0], ylabel=names[1], curves=curves))
@@ -129,16 +129,16 @@ def epochs(study: Study, log: Callable[[Arm, str, int], list[dict[str, Any]]], m
     """Draw the log of each arm, mean over seeds."""
     plots = []
     for arch, arms in measured.items() if study.log else ():
-        of = {arm.name: arm for arm in study.arms if arm.name in arms}
-        runs = {name: [log(arm, arch, seed) for seed in range(study.seeds)] for name, arm in of.items()}
+        arms_by_name = {arm.name: arm for arm in study.arms if arm.name in arms}
+        runs = {name: [log(arm, arch, seed) for seed in range(study.seeds)] for name, arm in arms_by_name.items()}
         for name in study.log:
             curves = []
             for arm, lines in runs.items():
                 length = min(map(len, lines))
                 each = np.array([[claims.number(line.get(name)) for line in one[:length]] for one in lines])
-                at = np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
-                x = [float(i + 1) for i in at]
-                curves.append(Curve(label=arm, kind="line", x=x, y=each.mean(axis=0)[at]))
+                indices = np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
+                x = [float(i + 1) for i in indices]
+                curves.append(Curve(label=arm, kind="line", x=x, y=each.mean(axis=0)[indices]))
             title = study.scoped(f"{name} of validation rows", arch)
             plots.append(Plot(name=f"log {name} {arch}", title=title, xlabel="epoch", ylabel=name, curves=curves))
     return plots

@@ -128,12 +128,13 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
             continue
         values: dict[str, list[float]] = {}
         spread: dict[str, list[Any]] = {}
-        for seed, one in enumerate(records):
+        for seed, run_record in enumerate(records):
             folder = save / StudyRun(arm, arch, seed).folder
             pair = [read([folder / f"{part}.npz"], kind="logits") for part in ("validation", "test")]
             if times is None:
                 times = draws(pair[1].n, claims.DRAWS)
-            for name, value in _alone(study, folder, one, logged(save, StudyRun(arm, arch, seed)) if study.log else []):
+            log = logged(save, StudyRun(arm, arch, seed)) if study.log else []
+            for name, value in _alone(study, folder, run_record, log):
                 values.setdefault(name, []).append(value)
             for name, terms in _terms(folder).items():
                 same_rows = not study.validation and len(terms) == pair[1].n  # as the metrics are measured on
@@ -159,8 +160,8 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
                         if traits(name).gaps != "largest":  # on draws of the rows it is larger than on the rows
                             spread.setdefault(name + suffix + reading, []).append(summed.drawn(times))
         complete[arm.name] = {
-            name: MeasuredArm(np.array(of), np.stack(spread[name]) if len(spread.get(name, ())) == len(of) else None)
-            for name, of in values.items()
+            name: MeasuredArm(np.array(v), np.stack(spread[name]) if len(spread.get(name, ())) == len(v) else None)
+            for name, v in values.items()
         }
     return complete, lost
 

@@ -169,8 +169,8 @@ def _temperatures(logits: Floats, gamma: float) -> Floats:
     return temperatures
 
 
-def _lines(name: str, title: str, of: Callable[[Floats, float], Floats]) -> Plot:
-    curves = [Curve(label=f"γ = {g:g}", kind="line", x=list(DRAWN), y=list(of(DRAWN, g))) for g in GAMMAS]
+def _lines(name: str, title: str, function: Callable[[Floats, float], Floats]) -> Plot:
+    curves = [Curve(label=f"γ = {g:g}", kind="line", x=list(DRAWN), y=list(function(DRAWN, g))) for g in GAMMAS]
     curves.append(Curve(label="", kind="hline", role="ideal", y=[1.0]))
     return Plot(
         name=name, title=title, xlabel="p of the true class", ylabel="ratio", curves=curves, group="The focal loss"

@@ -4,6 +4,11 @@ Seeds and rows are crossed: every arm has every seed, and all runs are measured 
 over seeds has two parts: the seeds that were drawn (variance of the paired differences over S) and the rows (the mean
 covariance of two seeds in a bootstrap of the rows, since what is a seed's own is in the first part already). Both
 count: a verdict is about the recipe and the population, not about these rows.
+
+A verdict is decided in two places. `_decided` compares a p-value with `LEVEL`: of the kinds `less`, `preserved`,
+`close_to` and `slope`, of the y of a pair of `matched` (whose x are near by their intervals), of an arm that other
+seeds chose (`_least`), and of all after Holm's correction. `SeedMean.sure` compares an interval with 0, at the level of
+one of several tests: of `decreasing`, `crosses` and `interior_minimum` (by `_all_below` and `_each_below`) and `alike`.
 """
 
 from __future__ import annotations
@@ -51,8 +56,8 @@ class MeasuredArm:
     draws: Floats | None = None
 
     def __sub__(self, other: MeasuredArm) -> MeasuredArm:
-        known = self.draws is not None and other.draws is not None
-        return MeasuredArm(self.values - other.values, self.draws - other.draws if known else None)  # type: ignore[operator]
+        have_draws = self.draws is not None and other.draws is not None
+        return MeasuredArm(self.values - other.values, self.draws - other.draws if have_draws else None)  # type: ignore[operator]
 
     def times(self, factor: float) -> MeasuredArm:
         """Multiply every number."""
@@ -186,12 +191,9 @@ def preserved(a: MeasuredArm, b: MeasuredArm, margin: float) -> ClaimVerdict:
 
 def _within(difference: SeedMean, margin: float) -> ClaimVerdict:
     tails = [_one_sided(difference, margin, -1), _one_sided(difference, -margin, 1)]
-    if max(tails) < 1 - LEVEL:
-        return ClaimVerdict("holds", max(tails), difference)
-    nearest = difference.p(math.copysign(margin, difference.value))
-    if abs(difference.value) > margin and nearest < 1 - LEVEL:
-        return ClaimVerdict("reversed", nearest, difference)
-    return ClaimVerdict("undecided", max(tails), difference, why=f"the difference is not shown to be within {margin:g}")
+    nearest = difference.p(math.copysign(margin, difference.value)) if abs(difference.value) > margin else 1.0
+    within, beyond = ClaimVerdict("holds", max(tails), difference), ClaimVerdict("reversed", nearest, difference)
+    return _decided(within, beyond, why=f"the difference is not shown to be within {margin:g}")
 
 
 def decreasing(levels: Sequence[MeasuredArm]) -> ClaimVerdict:
@@ -248,8 +250,7 @@ def _least(verdict: ClaimVerdict, among: int) -> ClaimVerdict:
     """
     if verdict.word != "holds":
         return verdict
-    p = max(1.0, among / 2) * verdict.p
-    return replace(verdict, p=p) if p < 1 - LEVEL else ClaimVerdict("undecided", p, verdict.difference)
+    return _decided(replace(verdict, p=max(1.0, among / 2) * verdict.p))
 
 
 def interior_minimum_along(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm]) -> ClaimVerdict:
@@ -296,9 +297,8 @@ def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, drawn: 
         return ClaimVerdict("undecided", why="a run lacks one of these numbers")
     mean = SeedMean.of(slopes.times(-sign))
     rises, p = _permuted(u, v)
-    if p >= 1 - LEVEL:
-        return ClaimVerdict("undecided", p, mean, why=f"{len(x)} arms do not show it")
-    return ClaimVerdict("holds" if rises == sign else "reversed", p, mean)
+    verdict = ClaimVerdict("holds" if rises == sign else "reversed", p, mean)
+    return _decided(verdict, why=f"{len(x)} arms do not show it")
 
 
 @functools.lru_cache(maxsize=2)
@@ -362,12 +362,12 @@ def _crossed(j: Cause, k: Cause, factor: float) -> MeasuredArm:
     """Return the pseudo-values of Ȳ_j X̄_k - factor Ȳ_k X̄_j."""
 
     def pseudo(x_j: Floats, y_j: Floats, x_k: Floats, y_k: Floats) -> Floats:
-        def of(means: Sequence[Floats]) -> Floats:
+        def difference(means: Sequence[Floats]) -> Floats:
             return means[1] * means[2] - factor * means[3] * means[0]
 
         parts, count = (x_j, y_j, x_k, y_k), len(x_j)
-        whole = of([one.mean(axis=0) for one in parts])
-        without = of([(one.sum(axis=0) - one) / (count - 1) for one in parts])
+        whole = difference([one.mean(axis=0) for one in parts])
+        without = difference([(one.sum(axis=0) - one) / (count - 1) for one in parts])
         return count * whole - (count - 1) * without
 
     draws = [one.draws for one in (*j, *k) if one.draws is not None]
@@ -399,7 +399,7 @@ def matched(base: MeasuredArm, pairs: Mapping[str, Cause], within: float = 0.15,
     for name, ((above, below), of_y) in near.items():
         if of_y.word == "reversed":
             p = possible * max(_one_sided(above, 0, -1), _one_sided(below, 0, 1), of_y.p)
-            beyond |= {name: p} if p < 1 - LEVEL else {}
+            beyond |= {name: p} if _decided(replace(of_y, p=p)).word == "reversed" else {}
     if beyond:
         first = min(beyond, key=lambda name: beyond[name])
         why = f"{first} differ; {len(beyond)} of {len(near)} pairs"
@@ -421,9 +421,7 @@ def close_to(a: MeasuredArm, low: float, high: float) -> ClaimVerdict:
     """
     mean = SeedMean.of(a)
     p = max(min(1.0, ASKEW * mean.p(end)) for end in (low, high))
-    if p >= 1 - LEVEL:
-        return ClaimVerdict("undecided", p, mean)
-    return ClaimVerdict("holds" if low < mean.value < high else "reversed", p, mean)
+    return _decided(ClaimVerdict("holds" if low < mean.value < high else "reversed", p, mean))
 
 
 def count(verdicts: Mapping[str, ClaimVerdict]) -> int:
@@ -439,18 +437,19 @@ def holm(verdicts: Mapping[str, ClaimVerdict]) -> dict[str, ClaimVerdict]:
     kept = dict(verdicts)
     for key, decided, p in zip(judged, decisive, adjusted.tolist(), strict=True):
         if decided:
-            kept[key] = replace(verdicts[key], p=p)
-            if p >= 1 - LEVEL:
-                why = f"not after correction for {len(judged)} claims"
-                kept[key] = replace(kept[key], word="undecided", why=why)
+            kept[key] = _decided(replace(verdicts[key], p=p), why=f"not after correction for {len(judged)} claims")
     return kept
 
 
+def _decided(*verdicts: ClaimVerdict, why: str = "") -> ClaimVerdict:
+    """Return the first verdict whose hypothesis is refuted at `LEVEL`; else the first of all, undecided."""
+    refuted = [verdict for verdict in verdicts if verdict.p < 1 - LEVEL]
+    return refuted[0] if refuted else replace(verdicts[0], word="undecided", why=why)
+
+
 def _signed(mean: SeedMean) -> ClaimVerdict:
-    p = mean.p()
-    if p < 1 - LEVEL:
-        return ClaimVerdict("holds" if mean.value < 0 else "reversed", p, mean)
-    return ClaimVerdict("undecided", p, mean, *mean.needed())
+    verdict = _decided(ClaimVerdict("holds" if mean.value < 0 else "reversed", mean.p(), mean))
+    return verdict if verdict.word != "undecided" else ClaimVerdict("undecided", verdict.p, mean, *mean.needed())
 
 
 def _all_below(means: Sequence[SeedMean]) -> ClaimVerdict:
@@ -499,8 +498,8 @@ def _shared(draws: Floats) -> float:
 
 def _stacked(levels: Sequence[MeasuredArm]) -> Floats | None:
     """Stack the draws of all arms, (A, S, B), where all have them."""
-    known = [one.draws for one in levels if one.draws is not None]
-    return np.stack(known) if len(known) == len(levels) else None
+    draws = [one.draws for one in levels if one.draws is not None]
+    return np.stack(draws) if len(draws) == len(levels) else None
 
 
 def _combined(levels: Sequence[MeasuredArm], weights: Floats) -> MeasuredArm:
@@ -601,7 +600,7 @@ def at_moment(metric: str, percent: int) -> str:
 
 
 @KINDS.add("less", difference=True)
-def _less(of: ClaimedArms, *, metric: str, a: str, b: str, than: str = "") -> ClaimVerdict:
+def _less(arms: ClaimedArms, *, metric: str, a: str, b: str, than: str = "") -> ClaimVerdict:
     """The interval of a - b is below 0; `than` names the metric of b if it differs from that of a.
 
     Student's t of paired seeds, with the error over rows (Student 1908).
@@ -610,11 +609,11 @@ def _less(of: ClaimedArms, *, metric: str, a: str, b: str, than: str = "") -> Cl
     >>> less(one, two).word
     'holds'
     """
-    return less(of(a, metric), of(b, than or metric))
+    return less(arms(a, metric), arms(b, than or metric))
 
 
 @KINDS.add("crosses", difference=True, moments=("first", "last"))
-def _crosses(of: ClaimedArms, *, metric: str, a: str, b: str, first: Percent, last: Percent) -> ClaimVerdict:
+def _crosses(arms: ClaimedArms, *, metric: str, a: str, b: str, first: Percent, last: Percent) -> ClaimVerdict:
     """a is surely below b at the first moment of the log, and surely above it at the last.
 
     The intersection of both (Berger 1982).
@@ -623,12 +622,12 @@ def _crosses(of: ClaimedArms, *, metric: str, a: str, b: str, first: Percent, la
     >>> crosses(one - two, two - one).word
     'holds'
     """
-    begun, ended = (of(a, name) - of(b, name) for name in (at_moment(metric, first), at_moment(metric, last)))
+    begun, ended = (arms(a, name) - arms(b, name) for name in (at_moment(metric, first), at_moment(metric, last)))
     return crosses(begun, ended)
 
 
 @KINDS.add("preserved")
-def _preserved(of: ClaimedArms, *, metric: str, a: str, b: str, margin: Positive = 0.005) -> ClaimVerdict:
+def _preserved(arms: ClaimedArms, *, metric: str, a: str, b: str, margin: Positive = 0.005) -> ClaimVerdict:
     """a and b are surely within the margin of each other.
 
     Two one-sided tests (Schuirmann 1987).
@@ -637,11 +636,11 @@ def _preserved(of: ClaimedArms, *, metric: str, a: str, b: str, margin: Positive
     >>> preserved(one, one, 0.005).word
     'holds'
     """
-    return preserved(of(a, metric), of(b, metric), margin)
+    return preserved(arms(a, metric), arms(b, metric), margin)
 
 
 @KINDS.add("decreasing", difference=True, measured_axis=True)
-def _decreasing(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
+def _decreasing(arms: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
     """Every step along the axis surely falls; the axis may be a number that is measured.
 
     The intersection of all steps (Berger 1982).
@@ -650,12 +649,12 @@ def _decreasing(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
     >>> decreasing([two, one]).word
     'holds'
     """
-    levels = of.along(metric)
-    return decreasing(levels) if along in of.levels else decreasing_along(of.axis(along), levels)
+    levels = arms.along(metric)
+    return decreasing(levels) if along in arms.levels else decreasing_along(arms.axis(along), levels)
 
 
 @KINDS.add("interior_minimum", difference=True, measured_axis=True, fewest=3)
-def _interior_minimum(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
+def _interior_minimum(arms: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
     """Both ends are surely above a level in between; the axis may be a number that is measured.
 
     Ours: that level is chosen for each seed on the other seeds.
@@ -664,13 +663,13 @@ def _interior_minimum(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdi
     >>> interior_minimum([two, one, two]).word
     'holds'
     """
-    levels = of.along(metric)
-    return interior_minimum(levels) if along in of.levels else interior_minimum_along(of.axis(along), levels)
+    levels = arms.along(metric)
+    return interior_minimum(levels) if along in arms.levels else interior_minimum_along(arms.axis(along), levels)
 
 
 @KINDS.add("slope", fewest_drawn=FEWEST_DRAWN)
 def _slope(
-    of: ClaimedArms, *, metric: str, against: str, along: str, sign: Literal["+", "-"] = "+", drawn: str = ""
+    arms: ClaimedArms, *, metric: str, against: str, along: str, sign: Literal["+", "-"] = "+", drawn: str = ""
 ) -> ClaimVerdict:
     """The metric surely rises (`+`) or falls with `against` over arms that were `drawn` at random.
 
@@ -680,12 +679,12 @@ def _slope(
     >>> slope([one, two], [one, two], 1).word
     'no verdict'
     """
-    return slope(of.axis(against), of.along(metric), -1 if sign == "-" else 1, bool(drawn))
+    return slope(arms.axis(against), arms.along(metric), -1 if sign == "-" else 1, bool(drawn))
 
 
 @KINDS.add("alike")
 def _alike(
-    of: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str, factor: Factor = 2.0
+    arms: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str, factor: Factor = 2.0
 ) -> ClaimVerdict:
     """For every cause, the slope of the metric against `against` is surely the same within a `factor`.
 
@@ -695,12 +694,12 @@ def _alike(
     >>> alike({"lr": (one, one), "batch_size": (two, two)}).word
     'holds'
     """
-    return alike(of.effects(metric, against, causes, base), factor)
+    return alike(arms.effects(metric, against, causes, base), factor)
 
 
 @KINDS.add("matched")
 def _matched(
-    of: ClaimedArms,
+    arms: ClaimedArms,
     *,
     metric: str,
     against: str,
@@ -717,18 +716,18 @@ def _matched(
     >>> matched(two, {"a and b": (one - one, one - one)}).word
     'holds'
     """
-    x = {name: of.measured[name][against] for name in of.names}
+    x = {name: arms.measured[name][against] for name in arms.names}
     pairs = {
-        f"{a} and {b}": (x[a] - x[b], of(a, metric) - of(b, metric))
+        f"{a} and {b}": (x[a] - x[b], arms(a, metric) - arms(b, metric))
         for one, other in itertools.combinations(causes, 2)
-        for a, b in itertools.product(of.levels[one], of.levels[other])
+        for a, b in itertools.product(arms.levels[one], arms.levels[other])
         if base not in (a, b)
     }
     return matched(x[base], pairs, within, margin)
 
 
 @KINDS.add("close_to")
-def _close_to(of: ClaimedArms, *, metric: str, a: str, low: float, high: float) -> ClaimVerdict:
+def _close_to(arms: ClaimedArms, *, metric: str, a: str, low: float, high: float) -> ClaimVerdict:
     """The mean is surely between low and high.
 
     Ours: p is multiplied by 25, as seeds may be skewed about the mean.
@@ -737,4 +736,4 @@ def _close_to(of: ClaimedArms, *, metric: str, a: str, low: float, high: float) 
     >>> close_to(one, 0.0, 9.0).word
     'undecided'
     """
-    return close_to(of(a, metric), low, high)
+    return close_to(arms(a, metric), low, high)

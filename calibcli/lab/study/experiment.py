@@ -93,9 +93,9 @@ class StudyClaim:
         """What is known of its kind."""
         return KINDS.entries[self.kind]
 
-    def judged(self, of: ClaimedArms) -> ClaimVerdict:
+    def judged(self, arms: ClaimedArms) -> ClaimVerdict:
         """Judge it on these arms."""
-        verdict: ClaimVerdict = self.entry.target(of, **self.keys)
+        verdict: ClaimVerdict = self.entry.target(arms, **self.keys)
         return verdict
 
     @property
@@ -108,11 +108,11 @@ class StudyClaim:
     def printed(self, arms: Mapping[str, Mapping[str, float]]) -> float | None:
         """Return the paper's own difference, or number, from its numbers of the arms on the same network and rows."""
         named = [(key, name) for key, name in zip("ab", (self.numbers[0], self.numbers[-1])) if key in self.keys]
-        own = [arms.get(str(self.keys[key]), {}).get(name) for key, name in named]
-        known = [value for value in own if value is not None]
-        if not known or len(known) < len(own) or self.entry.traits.moments:
+        numbers = [arms.get(str(self.keys[key]), {}).get(name) for key, name in named]
+        present = [value for value in numbers if value is not None]
+        if not present or len(present) < len(numbers) or self.entry.traits.moments:
             return None
-        return known[0] - sum(known[1:])
+        return present[0] - sum(present[1:])
 
     @property
     def along(self) -> str:
@@ -270,9 +270,9 @@ def table_of(name: str) -> list[PrintedNumbers]:
         UsageError: no such table.
     """
     file = _folder().joinpath(name)
-    known = [one.name for one in _folder().iterdir() if one.name.endswith(".csv")]
-    if name not in known:
-        raise UsageError(f"no table of printed numbers is called '{name}'", did_you_mean(name, known))
+    tables = [one.name for one in _folder().iterdir() if one.name.endswith(".csv")]
+    if name not in tables:
+        raise UsageError(f"no table of printed numbers is called '{name}'", did_you_mean(name, tables))
     beside = ("data", "rows", "network", "arm", "reading")
     return [
         PrintedNumbers(

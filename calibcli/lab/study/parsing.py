@@ -240,9 +240,9 @@ class _Where:
             raise UsageError(f"{self.at(name)}: {name} = {printable(_toml(value), 40)}", f"write [[{name}]] tables")
         return value
 
-    def among(self, name: str, known: Iterable[str], problem: str, place: str = "") -> None:
+    def among(self, name: str, allowed: Iterable[str], problem: str, place: str = "") -> None:
         """Refuse a name that is not known."""
-        if name not in (names := [*known]):
+        if name not in (names := [*allowed]):
             raise UsageError(f"{place or self.source}: {problem}", did_you_mean(name, names))
 
     def at(self, word: str, value: Any = None) -> str:
@@ -255,8 +255,8 @@ class _Where:
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merge `over` into `base`, table by table; a list replaces a list."""
-    both = {k: _merged(base[k], v) if isinstance(v, Mapping) and k in base else v for k, v in over.items()}
-    return {**base, **both}
+    merged = {k: _merged(base[k], v) if isinstance(v, Mapping) and k in base else v for k, v in over.items()}
+    return {**base, **merged}
 
 
 def _options(table: Mapping[str, Any], where: _Where, place: str) -> dict[str, Any]:
@@ -311,13 +311,13 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
         words = {k: f"{v:.15g}" if isinstance(v, int | float) else str(v) for k, v in value_of.items()}
         filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], text) for key, text in texts.items()}  # noqa: B023
         written = {k: v for k, v in {**table, **filled}.items() if k not in holes}
-        known = where.known(written, {"at", *needed, *(() if "from" in needed else OPTIONS)}, "[[arm]]")
-        options = {k: v for k, v in known.items() if k not in ("at", *needed)}
+        entries = where.known(written, {"at", *needed, *(() if "from" in needed else OPTIONS)}, "[[arm]]")
+        options = {k: v for k, v in entries.items() if k not in ("at", *needed)}
         options |= {k: v for k, v in value_of.items() if k in OPTIONS}
-        own = _options(options, where, f"arm {filled['name']}")
-        at = {k: v for k, v in value_of.items() if isinstance(v, int | float)} | table.get("at", {})
+        arm_options = _options(options, where, f"arm {filled['name']}")
+        positions = {k: v for k, v in value_of.items() if isinstance(v, int | float)} | table.get("at", {})
         source, change = filled.get("from", ""), filled.get("change", "")
-        arms.append(Arm(filled["name"], filled.get("loss", ""), own, at, source, change))
+        arms.append(Arm(filled["name"], filled.get("loss", ""), arm_options, positions, source, change))
     return arms
 
 
@@ -342,11 +342,11 @@ def _printed(table: Any, study: Study, where: _Where) -> PrintedNumbers:
     read = where.known(table, needed | {"rows"}, "[[printed]]")
     if lacking := needed - read.keys():
         raise UsageError(f"{where.at('printed')}: [[printed]] lacks {', '.join(sorted(lacking))}", "write it")
-    one = PrintedNumbers(**read)
-    where.among(one.arm, [arm.name for arm in study.arms], f"no arm '{one.arm}'", where.at("arm", one.arm))
-    for name in one.numbers:
+    row = PrintedNumbers(**read)
+    where.among(row.arm, [arm.name for arm in study.arms], f"no arm '{row.arm}'", where.at("arm", row.arm))
+    for name in row.numbers:
         where.among(name, study.measured, f"'{name}' is printed, and is not measured", where.at("numbers"))
-    return one
+    return row
 
 
 def _here(numbers: Sequence[PrintedNumbers], study: Study) -> Iterator[PrintedNumbers]:
@@ -354,11 +354,11 @@ def _here(numbers: Sequence[PrintedNumbers], study: Study) -> Iterator[PrintedNu
     # the specs of one network in whatever spelling have one canonical form, which `check` returns
     networks = {factory.check(arch): arch for arch in study.arch} if numbers else {}
     names, measured = {arm.name for arm in study.arms}, set(study.measured)
-    for one in numbers:
-        kept = {name: value for name, value in one.numbers.items() if name in measured}
+    for row in numbers:
+        kept = {name: value for name, value in row.numbers.items() if name in measured}
         with contextlib.suppress(UsageError):  # a paper's network that calib does not build
-            if one.arm in names and (network := networks.get(factory.check(one.network))) and kept:
-                yield dataclasses.replace(one, network=network, numbers=kept)
+            if row.arm in names and (network := networks.get(factory.check(row.network))) and kept:
+                yield dataclasses.replace(row, network=network, numbers=kept)
 
 
 def _claim(table: Any, where: _Where) -> StudyClaim:
@@ -389,14 +389,14 @@ def _check(study: Study, where: _Where) -> None:
     for kind, called in (("arms", names), ("claims", [claim.id for claim in study.claims])):
         for twice in sorted({name for name in called if called.count(name) > 1}):
             raise UsageError(f"{where.source}: two {kind} are called '{twice}'", "give each a name of its own")
-    for kind, names_used, known in (
+    for kind, names_used, allowed in (
         ("metric", study.metrics, readings.names()),
         ("quantity", study.curvature, CURVATURE),
         ("loss of a curvature", study.losses, ("ce", "train")),
         ("number of the log", study.log, LOGGED),
     ):
         for name in names_used:
-            where.among(name, known, f"a study has no {kind} '{name}'")
+            where.among(name, allowed, f"a study has no {kind} '{name}'")
     if not (names and study.arch and study.seeds > 0):
         lacking = "arms" if not names else "networks" if not study.arch else "seeds"
         raise UsageError(f"{where.source} has no {lacking}", "write [[arm]], [axes] arch = [...] and seeds = 5")

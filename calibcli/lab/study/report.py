@@ -156,11 +156,11 @@ def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredA
         if not (plain and fits and all(one["temperature"].values.mean() > OVERFIT_T for one in plain)):
             why = f"cross-entropy does not overfit here (training NLL < {OVERFIT_NLL}, T > {OVERFIT_T})"
             return ClaimVerdict("not comparable", why=why)
-    of = _claimed(study, claim, arms)
-    verdict, names = claim.judged(of), claim.numbers
+    claimed = _claimed(study, claim, arms)
+    verdict, names = claim.judged(claimed), claim.numbers
     second = tuple(map(_debiased, names))
     if second != names and all(name in arms[asked[0]] for name in second) and verdict.word in ("holds", "reversed"):
-        verdict = claims.both(verdict, claim.judged(dataclasses.replace(of, estimator=_debiased)))
+        verdict = claims.both(verdict, claim.judged(dataclasses.replace(claimed, estimator=_debiased)))
     return verdict
 
 
@@ -170,9 +170,9 @@ def _claimed(study: Study, claim: StudyClaim, arms: Mapping[str, Mapping[str, Me
 
 def _debiased(name: str) -> str:
     """Return the other estimator of a binned error, of the same rows and map."""
-    first, _, rest = name.partition(" ")
+    first, _, suffix = name.partition(" ")
     second = traits(first).debiased
-    return f"{second} {rest}".strip() if second else name
+    return f"{second} {suffix}".strip() if second else name
 
 
 def _slopes(study: Study, arms_by_network: figures.MeasuredArms) -> list[Table]:
@@ -183,8 +183,8 @@ def _slopes(study: Study, arms_by_network: figures.MeasuredArms) -> list[Table]:
     for claim, (arch, arms) in itertools.product(about.values(), arms_by_network.items()):
         if study.seeds > 1 and all(arm.name in arms for arm in study.asked(claim)):
             asked = {key: claim.keys[key] for key in keys}
-            for cause, both in _claimed(study, claim, arms).effects(**asked).items():
-                x, y = (SeedMean.of(one) for one in both)
+            for cause, effect in _claimed(study, claim, arms).effects(**asked).items():
+                x, y = (SeedMean.of(one) for one in effect)
                 slope = f"{y.value / x.value:.2g}" if x.sure() else "does not surely move it"
                 moves = [f"{one.value:+.2g} ± {one.half():.2g}" for one in (x, y)]
                 rows.append(
@@ -203,22 +203,22 @@ def _slopes(study: Study, arms_by_network: figures.MeasuredArms) -> list[Table]:
 
 def _estimate(name: str, study: Study, arm: str, arch: str, measured: MeasuredArm) -> Estimate:
     mean = SeedMean.of(measured)
-    known = study.seeds > 1 and bool(np.isfinite(mean.error))
-    low, high = mean.interval() if known else (None, None)
+    has_error = study.seeds > 1 and bool(np.isfinite(mean.error))
+    low, high = mean.interval() if has_error else (None, None)
     lost = "one seed" if study.seeds == 1 else "of a seed, or of a draw of the rows, it has no rows"
-    both = "seeds and rows" if measured.draws is not None else "seeds; these rows alone"
+    sources = "seeds and rows" if measured.draws is not None else "seeds; these rows alone"
     return Estimate(
         name=name,
         **Scope(subject=study.scoped(arm, arch)).fields,
         value=mean.value if np.isfinite(mean.value) else None,
         low=low,
         high=high,
-        level=LEVEL if known else None,
+        level=LEVEL if has_error else None,
         unit=traits(name.removeprefix("train_").split()[0]).unit,
-        how=f"mean of {study.seeds} seeds; {both}",
-        reason="" if known else lost,
+        how=f"mean of {study.seeds} seeds; {sources}",
+        reason="" if has_error else lost,
         n=len(measured.values),
-        se=mean.error if known else None,
+        se=mean.error if has_error else None,
         detail={"digits": DIGITS if measured.draws is not None else ROUGHLY},
     )
 
@@ -226,18 +226,19 @@ def _estimate(name: str, study: Study, arm: str, arch: str, measured: MeasuredAr
 def _verdicts(study: Study, judged: Sequence[JudgedClaim]) -> Table:
     rows: list[list[Cell]] = []
     decided = claims.count({one.name: one.verdict for one in judged})
-    for one in judged:
+    for judgement in judged:
         cells: list[Cell] = ["", "", "", ""]
-        if (difference := one.verdict.difference) is not None:
+        if (difference := judgement.verdict.difference) is not None:
             value, *ends = (
-                f"{v:.{one.digits}g}" for v in (difference.value, *difference.interval(), *difference.interval(False))
+                f"{v:.{judgement.digits}g}"
+                for v in (difference.value, *difference.interval(), *difference.interval(False))
             )
-            both, alone = (f"[{low}, {high}]" for low, high in (ends[:2], ends[2:]))
-            could = one.could_have_shown(decided)
-            counted = both if one.counted else "rows are not counted"
+            interval, alone = (f"[{low}, {high}]" for low, high in (ends[:2], ends[2:]))
+            could = judgement.could_have_shown(decided)
+            counted = interval if judgement.counted else "rows are not counted"
             cells = [value, counted, alone, "" if could is None else f"{could:.2g}"]
-        p = one.verdict.p if one.counted and one.verdict.word in claims.JUDGED else ""
-        rows.append([one.name, one.claim.text, one.verdict.word, *cells, p, _more(one.verdict)])
+        p = judgement.verdict.p if judgement.counted and judgement.verdict.word in claims.JUDGED else ""
+        rows.append([judgement.name, judgement.claim.text, judgement.verdict.word, *cells, p, _more(judgement.verdict)])
     heads = ["claim", "text", "verdict", "value", "seeds and rows", "these rows alone"]
     heads += ["could have shown", "p (Holm)", "would decide"]
     return Table(name="claims", columns=heads, rows=rows, title=f"Claims, {study.seeds} seeds, {LEVEL:.0%} intervals")
@@ -265,8 +266,8 @@ def _more(verdict: ClaimVerdict) -> str:
 def _printed(study: Study, save: Path, arch: str) -> dict[str, Mapping[str, float]]:
     """Return the paper's own numbers by arm, where its network and its test rows are those of the runs."""
     for arm in study.arms:
-        if one := record(save, StudyRun(arm, arch, 0)):
-            return study.paper_numbers(arch, *test_rows(one))
+        if run_record := record(save, StudyRun(arm, arch, 0)):
+            return study.paper_numbers(arch, *test_rows(run_record))
     return {}
 
 
@@ -315,8 +316,8 @@ def as_printed(
         rows: list[list[Cell]] = []
         for network, numbers in theirs.items():
             if any(name in numbers.get(arm, {}) for arm, name in cells):
-                here = {arm: _in_percent(of) for arm, of in measured[network].items()}
-                paper = {arm: {name: (value, "") for name, value in of.items()} for arm, of in numbers.items()}
+                here = {arm: _in_percent(row) for arm, row in measured[network].items()}
+                paper = {arm: {name: (value, "") for name, value in row.items()} for arm, row in numbers.items()}
                 for words, of_arms in ((f"{study.seeds} seeds", here), ("printed", paper)):
                     lead = network if of_arms is here else ""
                     rows.append([lead, words, *(_with_temperature(of_arms.get(arm, {}), name) for arm, name in cells)])
@@ -331,9 +332,9 @@ def as_printed(
 def _in_percent(arms: Mapping[str, MeasuredArm]) -> dict[str, tuple[float, str]]:
     """Return the mean of each metric, and its interval in percent as words, "" of one seed."""
     means = {name: SeedMean.of(one) for name, one in arms.items()}
-    known = {name: mean.count > 1 and math.isfinite(mean.error) for name, mean in means.items()}
+    bounded = {name: mean.count > 1 and math.isfinite(mean.error) for name, mean in means.items()}
     return {
-        name: (mean.value, " [{:.2f}, {:.2f}]".format(*(100 * end for end in mean.interval())) if known[name] else "")
+        name: (mean.value, " [{:.2f}, {:.2f}]".format(*(100 * end for end in mean.interval())) if bounded[name] else "")
         for name, mean in means.items()
     }
 
@@ -343,8 +344,8 @@ def _with_temperature(numbers: Mapping[str, tuple[float, str]], name: str) -> st
     if name not in numbers:
         return ""
     value, interval = numbers[name]
-    way = name.partition(" ")[2]
-    temperature = numbers.get(f"temperature {way}") if way.startswith("after temperature") else None
+    suffix = name.partition(" ")[2]
+    temperature = numbers.get(f"temperature {suffix}") if suffix.startswith("after temperature") else None
     return f"{100 * value:.2f}{interval}" + ("" if temperature is None else f" ({temperature[0]:.2f})")
 
 
@@ -357,39 +358,39 @@ def _differs(study: Study, source: str) -> list[Table]:
         pairs |= {key: (paper.options.get(key), study.options.get(key)) for key in {**paper.options, **study.options}}
         pairs["vectors of words"] = (paper.embeddings or None, study.embeddings or None)
         pairs["training rows"] = ("those of the paper", study.train)
-        for key, both in pairs.items():
-            if both[0] != both[1]:
-                texts = [", ".join(map(str, v)) if isinstance(v, tuple | list) else v for v in both]
+        for key, values in pairs.items():
+            if values[0] != values[1]:
+                texts = [", ".join(map(str, v)) if isinstance(v, tuple | list) else v for v in values]
                 rows.append([key.replace("_", " "), *("default" if v is None else str(v) for v in texts)])
     rows += [["", "", difference] for difference in study.differs]
     columns = ["what", "paper size", "here"]
     return [Table(name="differs", columns=columns, rows=rows, title="What differs from the paper")] if rows else []
 
 
-def _check(one: JudgedClaim, expect: bool, decided: int) -> Check:
+def _check(judgement: JudgedClaim, expect: bool, decided: int) -> Check:
     """Return the verdict as a check; a number that is described, and not judged, never fails a run."""
-    difference, estimate = one.verdict.difference, None
-    described = difference is not None and one.verdict.word == "no verdict"
+    difference, estimate = judgement.verdict.difference, None
+    described = difference is not None and judgement.verdict.word == "no verdict"
     if difference is not None and np.isfinite(difference.error):
         low, high = difference.interval()
-        p = f"p {number_format.of_table('p', [one.verdict.p])[0]} after Holm's correction"
-        errors = "other rows are not counted" if not one.counted else "seeds and rows" if described else p
-        could = one.could_have_shown(decided)
+        p = f"p {number_format.of_table('p', [judgement.verdict.p])[0]} after Holm's correction"
+        errors = "other rows are not counted" if not judgement.counted else "seeds and rows" if described else p
+        could = judgement.could_have_shown(decided)
         estimate = Estimate(
-            name=str(one.claim.keys["metric"]),
+            name=str(judgement.claim.keys["metric"]),
             value=difference.value,
             low=low,
             high=high,
             level=LEVEL,
-            how=f"{one.claim.kind}: {'of these arms' if described else 'what decides'}; {errors}",
-            detail={"digits": one.digits, **({} if could is None else {"could_have_shown": could})},
+            how=f"{judgement.claim.kind}: {'of these arms' if described else 'what decides'}; {errors}",
+            detail={"digits": judgement.digits, **({} if could is None else {"could_have_shown": could})},
         )
     return Check(
-        rule=one.claim.text,
+        rule=judgement.claim.text,
         estimate=estimate,
-        scope=one.name,
-        outcome=OUTCOMES[one.verdict.word],
-        message=": ".join(filter(None, (one.verdict.word, _more(one.verdict)))),
+        scope=judgement.name,
+        outcome=OUTCOMES[judgement.verdict.word],
+        message=": ".join(filter(None, (judgement.verdict.word, _more(judgement.verdict)))),
         fatal=expect and not described,
     )
 
@@ -428,11 +429,11 @@ def command(study: Study) -> str:
     more = ["--trust"] if parsing.named_code(study) else []
     for data in ("", study.train.removesuffix("#train")) if study.name in built_in() else ():
         try:
-            own = parsing.parse(*text_of(study.name), size=study.size, data=data, trust=True)
+            shipped = parsing.parse(*text_of(study.name), size=study.size, data=data, trust=True)
         except UsageError:  # this size has no rows of its own
             continue
-        if dataclasses.replace(own, **{name: getattr(study, name) for name in (*GIVEN, *WORDS)}) == study:
+        if dataclasses.replace(shipped, **{name: getattr(study, name) for name in (*GIVEN, *WORDS)}) == study:
             words = ["calib", "study", study.name, "--size", study.size, *(["--data", data] if data else [])]
-            words += [word for arch in study.arch if study.arch != own.arch for word in ("--arch", arch)]
-            return shlex.join([*words, *(["--seeds", str(study.seeds)] if study.seeds != own.seeds else []), *more])
+            words += [word for arch in study.arch if study.arch != shipped.arch for word in ("--arch", arch)]
+            return shlex.join([*words, *(["--seeds", str(study.seeds)] if study.seeds != shipped.seeds else []), *more])
     return shlex.join(["calib", "study", parsing.FILE, *more])

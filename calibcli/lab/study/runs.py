@@ -271,14 +271,14 @@ def claimed(folder: Path) -> Iterator[bool]:
         _taken_away(lock, owner)
 
 
-def setup_of(study: Study, run: StudyRun, of: Path, **more: Any) -> Setup:
+def setup_of(study: Study, run: StudyRun, root: Path, **more: Any) -> Setup:
     """Return the options of `calib fit` that make a run; those in `more` say where and how it is kept."""
     return Setup(
         run.arch,
-        rows(study, "train", of),
-        validation=rows(study, "validation", of) or None,
+        rows(study, "train", root),
+        validation=rows(study, "validation", root) or None,
         split=study.split or None,  # type: ignore[arg-type]  # checked there
-        test=rows(study, "test", of),
+        test=rows(study, "test", root),
         embeddings=study.embeddings or None,
         missing_classes=bool(study.masked),
         device=study.device,

@@ -178,33 +178,33 @@ class Trainer:
     # one epoch -----------------------------------------------------------------------------------------------------
 
     def _epoch(self, signals: Signals) -> None:
-        at, loss = self.position, self.objective.loss
-        if at.step == 0:
-            needs = at.epoch > 0 and loss.needs_validation and self.validation is not None
-            loss.start_epoch(at.epoch, self.recipe.epochs, self._validate(signals) if needs else None)
-        order = self.batches.epoch(at.epoch)
+        position, loss = self.position, self.objective.loss
+        if position.step == 0:
+            needs = position.epoch > 0 and loss.needs_validation and self.validation is not None
+            loss.start_epoch(position.epoch, self.recipe.epochs, self._validate(signals) if needs else None)
+        order = self.batches.epoch(position.epoch)
         train_mode(self.model)
         with sdpa_kernel(SDPBackend.MATH) if self._curved else contextlib.nullcontext():
-            while at.step < self.batches.steps:
-                stop = self._step(self.batches.batch(order, at.step), signals)
-                at.step += 1
-                number = at.epoch * self.batches.steps + at.step
+            while position.step < self.batches.steps:
+                stop = self._step(self.batches.batch(order, position.step), signals)
+                position.step += 1
+                number = position.epoch * self.batches.steps + position.step
                 if stop:
                     signals.received = signals.received or 15
                     raise Stopping
                 if number % self.save_every == 0:
                     self.save()
-                mean = at.loss_sum / at.rows if at.rows else None
-                epoch = f"epoch {at.epoch + 1} of {self.recipe.epochs}"
+                mean = position.loss_sum / position.rows if position.rows else None
+                epoch = f"epoch {position.epoch + 1} of {self.recipe.epochs}"
                 self.progress(number / self.total, self._pace.text(epoch, mean, self.recipe.batch_size))
         self._flush()
         self._end_epoch(signals)
-        if at.finished:
+        if position.finished:
             self.save()
 
     def _step(self, rows: Tensor, signals: Signals) -> bool:
-        recipe, at = self.recipe, self.position
-        number = at.epoch * self.batches.steps + at.step
+        recipe, position = self.recipe, self.position
+        number = position.epoch * self.batches.steps + position.step
         local_rows = state.share(rows)
         inputs, labels = self.train(local_rows)
         if self.augment is not None and isinstance(inputs, Tensor):
@@ -219,8 +219,8 @@ class Trainer:
         for penalty in self.objective.penalties:
             if penalty.due(number) and penalty.realised is not None:
                 name = f"penalty_{type(penalty).__name__.lower()}"
-                total, count = at.penalties.get(name, [0.0, 0])
-                at.penalties[name] = [total + float(penalty.realised), count + 1]
+                total, count = position.penalties.get(name, [0.0, 0])
+                position.penalties[name] = [total + float(penalty.realised), count + 1]
         if self.ascent is not None:
             with self.ascent.moved(self.model):
                 _, again = self._gradients(number, rows, inputs, mixed, signals)
@@ -228,10 +228,10 @@ class Trainer:
         if recipe.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.parameters, recipe.clip_norm)
-        if at.step == self.batches.steps - 1 and self.last_layer is not None:
+        if position.step == self.batches.steps - 1 and self.last_layer is not None:
             gradient = self.last_layer.weight.grad
             scale = 1.0 if recipe.clip_norm is not None else self.scaler.get_scale()
-            at.gradient_norm = None if gradient is None else float(gradient.norm()) / scale
+            position.gradient_norm = None if gradient is None else float(gradient.norm()) / scale
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return stop
@@ -271,46 +271,48 @@ class Trainer:
         return loss.weights(logits, labels).sum() / loss.weights(logits, everyone).sum()
 
     def _end_epoch(self, signals: Signals) -> None:
-        at, recipe, loss = self.position, self.recipe, self.objective.loss
+        position, recipe, loss = self.position, self.recipe, self.objective.loss
         state.agree(self.model, buffers_only=True)
         record: dict[str, Any] = {
-            "epoch": at.epoch + 1,
-            "lr": recipe.learning_rate((at.epoch + 1) * self.batches.steps - 1, self.total, recipe.epochs),
-            "train_loss": at.loss_sum / max(at.rows, 1),
+            "epoch": position.epoch + 1,
+            "lr": recipe.learning_rate((position.epoch + 1) * self.batches.steps - 1, self.total, recipe.epochs),
+            "train_loss": position.loss_sum / max(position.rows, 1),
             "gamma": loss.gamma_text,
         }
-        record.update({name: total / count for name, (total, count) in at.penalties.items()})
+        record.update({name: total / count for name, (total, count) in position.penalties.items()})
         if self.last_layer is not None:
             record["last_weight_norm"] = float(self.last_layer.weight.detach().norm())
-            record["last_gradient_norm"] = at.gradient_norm
-        if self.validation is not None and self.evaluations.due(at.epoch + 1, recipe.epochs):
+            record["last_gradient_norm"] = position.gradient_norm
+        if self.validation is not None and self.evaluations.due(position.epoch + 1, recipe.epochs):
             logits, labels = self._validate(signals)
             if not bool(torch.isfinite(logits).all()):
-                raise self._diverged(f"the validation logits of epoch {at.epoch + 1} are not finite")
+                raise self._diverged(f"the validation logits of epoch {position.epoch + 1} are not finite")
             with torch.no_grad():
                 on_device = logits.to(self.device), labels.to(self.device)
                 record["loss"] = float(self.objective.reduce(loss(*on_device), *on_device))
                 gammas = loss.gammas(*on_device)
             record["gamma_mean"] = None if gammas is None else float(gammas.mean())
             record.update(evaluation.epoch_numbers(logits.numpy(), labels.numpy()))
-            if self.curvature_every and (at.epoch + 1) % self.curvature_every == 0:
+            if self.curvature_every and (position.epoch + 1) % self.curvature_every == 0:
                 record.update(evaluation.curvature(self.model, self.validation, recipe.seed))
             if recipe.keep == "best" or recipe.patience is not None:
                 value = float(record[recipe.select])
-                at.since_best += 1
-                if at.best is None or value < at.best["value"]:
+                position.since_best += 1
+                if position.best is None or value < position.best["value"]:
                     kept = state.weights(self.model) if recipe.keep == "best" else {}
-                    at.best, at.since_best = {"value": value, "epoch": at.epoch + 1, "weights": kept}, 0
+                    position.best = {"value": value, "epoch": position.epoch + 1, "weights": kept}
+                    position.since_best = 0
         here = (lambda rows: self.logits(rows, signals.check)), self.validation, self.model, loss
-        record |= self.evaluations.record(at.epoch + 1, recipe.epochs, *here)
-        at.history.append(record)
-        at.epoch, at.step, at.loss_sum, at.rows, at.penalties = at.epoch + 1, 0, 0.0, 0, {}
-        out_of_patience = recipe.patience is not None and at.since_best >= recipe.patience
-        at.finished = at.epoch >= recipe.epochs or out_of_patience
+        record |= self.evaluations.record(position.epoch + 1, recipe.epochs, *here)
+        position.history.append(record)
+        position.epoch, position.step = position.epoch + 1, 0
+        position.loss_sum, position.rows, position.penalties = 0.0, 0, {}
+        out_of_patience = recipe.patience is not None and position.since_best >= recipe.patience
+        position.finished = position.epoch >= recipe.epochs or out_of_patience
         if self._log is not None:
             self._log.write(json.dumps(record))
-        if at.epoch in self.evaluations.snapshots:
-            self.evaluations.keep(at.epoch)
+        if position.epoch in self.evaluations.snapshots:
+            self.evaluations.keep(position.epoch)
 
     def _validate(self, signals: Signals) -> tuple[Tensor, Tensor]:
         assert self.validation is not None

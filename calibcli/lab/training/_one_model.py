@@ -113,9 +113,9 @@ def fit(
     batches.freeze(model, recipe.freeze)
     train = whole = Loader(parts.train, device, dtype)
     steers = parts.validation
-    if steers is not None and (own := losses.objective(recipe.loss).loss).needs_validation:
+    if steers is not None and (loss := losses.objective(recipe.loss).loss).needs_validation:
         steers = steers.select(_halves(parts)[1])
-        steered = f"{own.spec.partition(':')[0]} is steered by half of the validation rows"
+        steered = f"{loss.spec.partition(':')[0]} is steered by half of the validation rows"
         notes.append(f"{steered}, which the temperature is not fitted on")
     steering = None if steers is None else Loader(steers, device, dtype)
     trained: nn.Module = model
@@ -179,9 +179,9 @@ def _misfits(recipe: Recipe, model: nn.Module, parts: Parts, kind: str | None) -
     """
     for role, data in parts.items():
         # only training rows may change from one reading to the next, as those that are augmented do
-        known = inference.check(data, model, kind, drawn=role == "train")
-        if role == "train" and parts.classes > known:
-            raise InputError(f"the labels have {parts.classes} classes, the model {known}", "use a model with more")
+        outputs = inference.check(data, model, kind, drawn=role == "train")
+        if role == "train" and parts.classes > outputs:
+            raise InputError(f"the labels have {parts.classes} classes, the model {outputs}", "use a model with more")
     if recipe.amp != "off" and any(p.dtype == torch.float64 for p in model.parameters()):
         problem = f"--amp {recipe.amp} with --dtype float64, which autocast leaves as it is"
         raise UsageError(problem, "leave one of them out")
@@ -298,10 +298,10 @@ def metadata(fitted: TrainedModel, start: Start, parts: Parts, folder: Path) -> 
     if is_built_in(start.architecture):
         entries["architecture"] = start.architecture
     else:
-        way = f"load the checkpoint with --arch {start.architecture}"
+        fix = f"load the checkpoint with --arch {start.architecture}"
         if start.architecture.endswith(HEADS):
-            way = f"put the files of {start.source} beside model.safetensors, but for its weights, and pass that folder"
-        fitted.notes.append(f"the network is not built in: {way}")
+            fix = f"put the files of {start.source} beside model.safetensors, but for its weights, and pass that folder"
+        fitted.notes.append(f"the network is not built in: {fix}")
     if names := start.classes or train.classes:
         entries["classes"] = list(names)
     return entries

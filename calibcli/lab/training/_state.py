@@ -291,15 +291,15 @@ def check(
         raise InputError(f"{path}: position.epoch is {position.epoch}, and the run has {epochs}", fix)
     if position.finished and position.epoch < epochs and not identity["recipe"].get("patience"):
         raise InputError(f"{path}: position.finished is true after {position.epoch} of {epochs} epochs", fix)
-    own = model.state_dict()
-    named: list[tuple[str, Mapping[str, Tensor], Mapping[str, Tensor]]] = [("model", saved.model, own)]
+    model_tensors = model.state_dict()
+    named: list[tuple[str, Mapping[str, Tensor], Mapping[str, Tensor]]] = [("model", saved.model, model_tensors)]
     named += [(f"local[{i}].buffers", one.buffers, dict(model.named_buffers())) for i, one in enumerate(saved.local)]
     if position.best is not None:
         best: Best = validation.read(position.best, Best, str(path), fix, "position.best")
         if best.epoch > position.epoch:
             raise InputError(f"{path}: position.best.epoch is {best.epoch}, {position.epoch} epochs are done", fix)
         if best.weights or identity["recipe"].get("keep") == "best":
-            named.append(("position.best.weights", best.weights, own))
+            named.append(("position.best.weights", best.weights, model_tensors))
     for key, state, wanted in named:
         if {k: v.shape for k, v in state.items()} != {k: v.shape for k, v in wanted.items()}:
             raise InputError(f"{path}: {key} is not of this model", fix)

@@ -364,6 +364,6 @@ def train_mode(model: nn.Module) -> None:
     """Switch to train mode; modules whose parameters are all frozen stay in eval mode, to keep their statistics."""
     model.train()
     for module in model.modules():
-        own = [*module.parameters()]
-        if own and not any(p.requires_grad for p in own):
+        parameters = [*module.parameters()]
+        if parameters and not any(p.requires_grad for p in parameters):
             module.eval()

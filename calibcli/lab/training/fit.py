@@ -47,7 +47,7 @@ from calibcli.scores.predictions import Predictions
 METRICS = ("accuracy", "nll", "ece", "adaece")
 
 
-def calibration(run: TrainedModel, of: Scope, seed: int, split_seed: int) -> list[Estimate]:
+def calibration(run: TrainedModel, scope: Scope, seed: int, split_seed: int) -> list[Estimate]:
     """Measure error, NLL, ECE and AdaECE before and after a temperature that was fitted on other rows."""
     judged = run.test or run.validation
     if judged is None:
@@ -55,18 +55,18 @@ def calibration(run: TrainedModel, of: Scope, seed: int, split_seed: int) -> lis
         return []
     if run.validation is None:
         run.notes.append("no temperature is fitted: there are no validation rows")
-        return estimates(judged, of.at("before"), seed)
+        return estimates(judged, scope.at("before"), seed)
     fitted = calibrators.fit("temperature", run.validation, seed=seed, report=False)
     if run.test is not None:
         after = calibrators.apply(fitted.scaler, run.test)
     else:
         after = calibrators.cross_fit("temperature", run.validation, seed=seed, split_seed=split_seed)
     run.notes += fitted.notes
-    (t,) = (dataclasses.replace(e, **of.fields) for e in fitted.estimates if e.name == "temperature")
+    (t,) = (dataclasses.replace(e, **scope.fields) for e in fitted.estimates if e.name == "temperature")
     samples = (metrics.Sample.of(columns(rows, class_bins=())) for rows in (judged, after))
     changed = (e for e in differences(*samples, level=0.95) if e.name in METRICS[1:])
-    moved = [dataclasses.replace(e, **of.at(CHANGE).fields) for e in changed]
-    return [t, *estimates(judged, of.at("before"), seed), *estimates(after, of.at("after"), seed), *moved]
+    moved = [dataclasses.replace(e, **scope.at(CHANGE).fields) for e in changed]
+    return [t, *estimates(judged, scope.at("before"), seed), *estimates(after, scope.at("after"), seed), *moved]
 
 
 def estimates(predictions: Predictions, where: Scope, seed: int) -> list[Estimate]:
@@ -81,16 +81,16 @@ def error_of(accuracy: Estimate) -> Estimate:
     return dataclasses.replace(accuracy, name="error", value=value, low=low, high=high, better="lower")
 
 
-def table_rows(run: TrainedModel, estimates: Sequence[Estimate], of: Scope) -> list[list[Any]]:
+def table_rows(run: TrainedModel, estimates: Sequence[Estimate], scope: Scope) -> list[list[Any]]:
     """Make the two rows of a run in the comparison: before and after."""
     if not estimates:
         return []
     by = {(e.name, e.where): e for e in estimates}
-    t = by.get(("temperature", of))
+    t = by.get(("temperature", scope))
     rows = []
     phases: Sequence[Phase] = ("before", "after") if t else ("before",)
     for when in phases:
-        cells = [text(by[name, of.at(when)]) for name in ("error", *METRICS[1:])]
+        cells = [text(by[name, scope.at(when)]) for name in ("error", *METRICS[1:])]
         rows.append([run.recipe.loss, when, *cells, text(t) if t and when == "after" else "1"])
     return rows
 
@@ -240,11 +240,13 @@ def run_all(setup: Setup) -> Result:
         stack.enter_context(devices.process_group(where))
         start, parts = begin(setup)
         runs: list[TrainedModel] = []
-        for i, (one, folder) in enumerate(zip(recipes, folders)):
-            progress = _part(setup.progress, i, len(recipes), one.loss)
+        for i, (recipe, folder) in enumerate(zip(recipes, folders)):
+            progress = _part(setup.progress, i, len(recipes), recipe.loss)
             dtype = devices.dtype(setup.dtype)
             try:
-                runs.append(fit(start, one, parts, setup, folder=folder, device=where, dtype=dtype, progress=progress))
+                runs.append(
+                    fit(start, recipe, parts, setup, folder=folder, device=where, dtype=dtype, progress=progress)
+                )
             except BaseException as error:
                 kept = folder is not None and (folder / state.FILE).exists()
                 resumable = isinstance(error, WriteError) or not isinstance(error, Exception)  # no room, or a signal
@@ -297,10 +299,10 @@ def _result(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedMode
     estimates: list[Estimate] = []
     rows: list[list[Any]] = []
     for run in runs:
-        of = Scope(subject=run.recipe.loss) if several else WHOLE
-        run_estimates = calibration(run, of, setup.seed, parts.split.seed or 0)
+        scope = Scope(subject=run.recipe.loss) if several else WHOLE
+        run_estimates = calibration(run, scope, setup.seed, parts.split.seed or 0)
         estimates += run_estimates
-        rows += table_rows(run, run_estimates, of)
+        rows += table_rows(run, run_estimates, scope)
     columns = ["loss", "", "error", "NLL", "ECE", "AdaECE", "T"]
     title = "before and after temperature, on " + ("test rows" if runs[0].test is not None else "validation rows")
     notes = [*parts.notes, *(n for _, d in parts.items() for n in d.notes), *(n for run in runs for n in run.notes)]
@@ -372,11 +374,11 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
     train = standardised(parts.train)
     others: Any = {role: dataclasses.replace(d, preprocess=train.preprocess, notes=[]) for role, d in parts.items()[1:]}
     parts = dataclasses.replace(parts, train=train, **others)
-    known = {"classes": parts.classes, "inputs": int(np.prod(train.shape)), "channels": train.shape[0]}
+    sizes = {"classes": parts.classes, "inputs": int(np.prod(train.shape)), "channels": train.shape[0]}
     spec = model_name
     if is_built_in(spec):
-        spec, known = ARCHITECTURES.choose(spec, **known).spec, {}
-    model = _drawn(setup, spec, **known)
+        spec, sizes = ARCHITECTURES.choose(spec, **sizes).spec, {}
+    model = _drawn(setup, spec, **sizes)
     digest = "" if setup.embeddings is None else _embedded(model, spec.partition(":")[0], setup.embeddings, parts)
     return Start(model, setup.arch_file or spec, True, train.classes, model_name, vectors=digest), parts
 
@@ -404,11 +406,11 @@ def _embedded(model: nn.Module, name: str, path: str, parts: Parts) -> str:
     return sha256(path)
 
 
-def _drawn(setup: Setup, spec: str, **known: Any) -> nn.Module:
+def _drawn(setup: Setup, spec: str, **sizes: Any) -> nn.Module:
     """Build a network of the spec, or of the user's code, with weights drawn from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.seed)
-        return checkpoint.build(None if setup.arch_file else spec, setup.arch_file, **known)
+        return checkpoint.build(None if setup.arch_file else spec, setup.arch_file, **sizes)
 
 
 def _prepare(setup: Setup, folder: Path | None) -> None:

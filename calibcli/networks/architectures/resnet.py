@@ -161,8 +161,8 @@ def resnet(
     Raises:
         UsageError: `depth` is not 6n+2.
     """
-    n, rest = divmod(depth - 2, 6)
-    if rest or n < 1:
+    n, remainder = divmod(depth - 2, 6)
+    if remainder or n < 1:
         near = max(8, 6 * round((depth - 2) / 6) + 2)
         raise UsageError(f"resnet of depth {depth}: this family has depths 6n+2", f"pass depth={near}")
     widths = (width, 2 * width, 4 * width)
@@ -302,8 +302,8 @@ def wide_resnet(
         UsageError: `depth` is not of the family, or dropout with `block=post`, which has none.
     """
     more = 4 if block == "pre" else 2
-    n, rest = divmod(depth - more, 6)
-    if rest or n < 1:
+    n, remainder = divmod(depth - more, 6)
+    if remainder or n < 1:
         near = max(6 + more, 6 * round((depth - more) / 6) + more)
         fix = f"pass depth={near}" + (",block=post for the one with ReLU last" if more == 4 and depth % 6 == 2 else "")
         raise UsageError(f"wide_resnet of depth {depth}: this family has depths 6n+{more}", fix)

@@ -165,8 +165,8 @@ class Reader(pickle._Unpickler):  # the one written in Python, whose steps can b
 
 
 def _ours(function: Any) -> bool:
-    known = function is OrderedDict or (isinstance(function, type) and issubclass(function, Placeholder))
-    return known or any(function is f for f in REBUILD.values())
+    allowed = function is OrderedDict or (isinstance(function, type) and issubclass(function, Placeholder))
+    return allowed or any(function is f for f in REBUILD.values())
 
 
 def _tensor(storage: tuple[bytearray, torch.dtype], offset: int, size: Any, stride: Any, *unused: Any) -> Tensor:

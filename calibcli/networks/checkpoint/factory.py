@@ -67,10 +67,10 @@ def find(library: str, name: str, *, explicit: bool) -> Callable[..., Any] | Non
             problem = f"{library} cannot be imported ({str(error)[:200]})"
             raise InputError(problem, "install the version made for this torch") from None
         return None
-    known: list[str] = zoo.list_models()
-    if (name.partition(".")[0] if library == "timm" else name) not in known:  # timm: resnet50.a1_in1k
+    model_names: list[str] = zoo.list_models()
+    if (name.partition(".")[0] if library == "timm" else name) not in model_names:  # timm: resnet50.a1_in1k
         if explicit:
-            raise UsageError(f"{library} has no model '{name}'", did_you_mean(name, known[:2000]))
+            raise UsageError(f"{library} has no model '{name}'", did_you_mean(name, model_names[:2000]))
         return None
     if library == "torchvision":
 
@@ -98,10 +98,10 @@ def published(spec: str, model: nn.Module, source: str) -> LibraryModel | None:
     config = getattr(model, "pretrained_cfg", None)
     if isinstance(config, Mapping) and "mean" in config:
         return of_timm(dict(config), f"timm's pretrained_cfg of {config.get('architecture') or spec}")
-    known = parsed(spec) or ("torchvision", *spec.partition(":")[::2])
-    if known[0] != "torchvision" or not type(model).__module__.startswith("torchvision."):
+    parts = parsed(spec) or ("torchvision", *spec.partition(":")[::2])
+    if parts[0] != "torchvision" or not type(model).__module__.startswith("torchvision."):
         return None
-    return _of_torchvision(known[1], known[2], source)
+    return _of_torchvision(parts[1], parts[2], source)
 
 
 def of_folder(config: Mapping[str, Any]) -> LibraryModel:
@@ -148,15 +148,15 @@ def _of_torchvision(name: str, options: str, source: str) -> LibraryModel | None
     from torchvision import models
 
     try:
-        known = list(models.get_model_weights(name))
+        available = list(models.get_model_weights(name))
     except ValueError:
         return None
     asked = next((part.partition("=")[2] for part in options.split(",") if part.startswith(f"{WEIGHTS}=")), "")
-    by_name = {one.name: one for one in known}
+    by_name = {one.name: one for one in available}
     if asked and asked not in by_name and asked != "DEFAULT":
         raise UsageError(f"torchvision has no weights '{asked}' of {name}", did_you_mean(asked, ["DEFAULT", *by_name]))
     default = models.get_model_weights(name).DEFAULT
-    by_file = {Path(one.url).name: one for one in known}
+    by_file = {Path(one.url).name: one for one in available}
     chosen = by_name.get(asked) or by_file.get(Path(source).name) or default
     transform = chosen.transforms()
     description = f"{chosen} of torchvision"
@@ -166,7 +166,7 @@ def _of_torchvision(name: str, options: str, source: str) -> LibraryModel | None
         "only": "bytes", "source": description,
     }  # fmt: skip
     notes = []
-    others = [one.name for one in known if _sizes(one) != _sizes(chosen)]
+    others = [one.name for one in available if _sizes(one) != _sizes(chosen)]
     if others and not asked and Path(source).name not in by_file:
         notes.append(f"pictures are prepared as for {chosen.name}: {name} has other sizes for {', '.join(others)} "
                      f"(--arch torchvision:{name},{WEIGHTS}={others[0]})")  # fmt: skip
@@ -268,8 +268,8 @@ def _of_a_zoo(name: str) -> Callable[..., Any]:
         factory = find(library, name, explicit=False)
         if factory is not None:
             return factory
-    known = [entry.name for entry in ARCHITECTURES]
-    fix = did_you_mean(normal(name), known) if nearest(normal(name), known) else f"built in: {', '.join(known)}"
+    names = [entry.name for entry in ARCHITECTURES]
+    fix = did_you_mean(normal(name), names) if nearest(normal(name), names) else f"built in: {', '.join(names)}"
     raise UsageError(f"unknown architecture '{name}'", f"{fix}; or pass --arch module:factory")
 
 

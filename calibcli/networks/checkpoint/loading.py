@@ -172,8 +172,8 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         if named is None:
             raise contents.refusal or _unknown(file, contents, key)
         model, architecture, prefix, notes = _filled(contents, named, arch_file, file, key)
-        if not from_library and arch_file is None and (known := factory.published(architecture, model, str(file))):
-            from_library, preparation, notes = {"preprocess": known.preprocess}, known.preparation, notes + known.notes
+        if not from_library and arch_file is None and (entry := factory.published(architecture, model, str(file))):
+            from_library, preparation, notes = {"preprocess": entry.preprocess}, entry.preparation, notes + entry.notes
     weights.finite(model.eval(), source)
     metadata = {**from_library, **contents.metadata}
     if sentence := factory.folded(metadata):

@@ -111,8 +111,8 @@ def _under(tables: Tables, source: str, key: str) -> Tables:
         if not inside:
             continue
         remaining = table[len(prefix) + 1 :] if table.startswith(f"{prefix}.") else ""
-        own = {name.removeprefix(f"{remaining}.") if remaining else name: value for name, value in inside.items()}
-        below.setdefault(remaining, {}).update(own)
+        renamed = {name.removeprefix(f"{remaining}.") if remaining else name: value for name, value in inside.items()}
+        below.setdefault(remaining, {}).update(renamed)
     return below
 
 
@@ -275,16 +275,16 @@ def _starts(name: str) -> list[int]:
     return [0, *(i + 1 for i in _ends(name))]
 
 
-def _equal(one: Tensors, other: Tensors, expected: Mapping[str, Tensor]) -> bool:
+def _equal(tensors: Tensors, other: Tensors, expected: Mapping[str, Tensor]) -> bool:
     """Whether two candidates hold equal tensors under the model's names."""
-    names = [name for name in expected if not name.endswith(COUNTERS) and (name in one or name in other)]
-    return all(name in one and name in other and _same(one[name], other[name]) for name in names)
+    names = [name for name in expected if not name.endswith(COUNTERS) and (name in tensors or name in other)]
+    return all(name in tensors and name in other and _same(tensors[name], other[name]) for name in names)
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    if one is other:
+def _same(tensor: Tensor, other: Tensor) -> bool:
+    if tensor is other:
         return True
-    return one.dtype == other.dtype and one.layout == other.layout == torch.strided and torch.equal(one, other)
+    return tensor.dtype == other.dtype and tensor.layout == other.layout == torch.strided and torch.equal(tensor, other)
 
 
 def _parted(names: Sequence[str]) -> tuple[list[str], list[str]]:

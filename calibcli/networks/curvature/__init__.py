@@ -140,16 +140,16 @@ def measured(
         if any(c.traits.folds for c in choices):
             shared.head  # noqa: B018  # refused before anything is measured
         findings: list[tuple[LogitLoss, Choice[QuantityTraits], QuantityEstimates]] = []
-        for one in losses:
-            engine = Engine(shared, one)
-            findings += [(one, choice, f) for choice, f in _run(engine, choices, interrupts)]
+        for loss in losses:
+            engine = Engine(shared, loss)
+            findings += [(loss, choice, f) for choice, f in _run(engine, choices, interrupts)]
         try:
             shared.quality()
         except interrupts as interrupt:
             shared.stopped = type(interrupt).__name__
     if terms is not None:
-        own = ((choice, f.terms) for owner, choice, f in findings if owner is losses[0])
-        terms |= {choice.spec: of_rows.double().numpy() for choice, of_rows in own if of_rows is not None}
+        first_terms = ((choice, f.terms) for owner, choice, f in findings if owner is losses[0])
+        terms |= {choice.spec: of_rows.double().numpy() for choice, of_rows in first_terms if of_rows is not None}
     return _result(problem, shared, test, losses, findings)
 
 
@@ -341,12 +341,12 @@ def curvature(
     rows |= {"subset": subset, "split_seed": split_seed}
     network: dict[str, Any] = {"arch": arch, "arch_file": arch_file, "trust": trust}
     loaded, dataset = opened(model, data, kind=kind, **network, **rows)
-    both = {"loss": first, "train_loss": _beside(first, train_loss, loaded)}
+    loss_options = {"loss": first, "train_loss": _beside(first, train_loss, loaded)}
     plan: dict[str, Any] = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "level": level}
     plan |= {"seed": seed, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
     plan |= {"terms": terms}
     with devices.process_group(where):
-        result = measure(loaded.model, dataset, *quantities, forward=inference.logits, **both, **plan)
+        result = measure(loaded.model, dataset, *quantities, forward=inference.logits, **loss_options, **plan)
     facts, notes = {**loaded.facts(dataset), **result.facts}, [*loaded.notes, *dataset.notes, *result.notes]
     provenance = {"inputs": loaded.inputs(dataset), "seed": seed, "device": str(where), "dtype": dtype}
     return headlines.headed(dataclasses.replace(result, facts=facts, notes=notes, provenance=provenance))

@@ -114,8 +114,8 @@ class Shared:
             mean = (p * z).sum(1)
             label = z.gather(1, self.labels[s, None])[:, 0]
             sums.append(torch.stack([label - mean, (p * (z - mean[:, None]).square()).sum(1)]))
-        both = torch.cat(sums, 1)  # the row's score, and its second derivative in ln β
-        return both[0] / both[1].mean()
+        derivatives = torch.cat(sums, 1)  # the row's score, and its second derivative in ln β
+        return derivatives[0] / derivatives[1].mean()
 
     @cached_property
     def head(self) -> set[str]:
@@ -164,8 +164,8 @@ class Engine:
         loss: the loss whose mean is differentiated.
     """
 
-    def __init__(self, shared: Shared, loss: LogitLoss, of: Engine | None = None) -> None:
-        self.shared, self.problem, self.loss, self.of = shared, shared.problem, loss, of
+    def __init__(self, shared: Shared, loss: LogitLoss, original: Engine | None = None) -> None:
+        self.shared, self.problem, self.loss, self.original = shared, shared.problem, loss, original
         self.relative = False  # whether coordinates are relative changes of the parameters
         self.nudged: tuple[Engine, ...] = ()  # of a temperature: the same with a lower and a higher ln β
         self._views: dict[tuple[bool, float], Engine] = {}
@@ -193,11 +193,11 @@ class Engine:
         if not relative and not after:
             return self
         if (relative, beta) not in self._views:
-            tensors, one = self.problem.tensors, torch.ones((), dtype=self.problem.dtype, device=self.problem.device)
+            tensors, unit = self.problem.tensors, torch.ones((), dtype=self.problem.dtype, device=self.problem.device)
             if relative:
                 scales = [t.detach() for t in tensors]
             else:
-                scales = [one / beta if name in self.shared.head else one for name in self.problem.names]
+                scales = [unit / beta if name in self.shared.head else unit for name in self.problem.names]
             view = self._views[relative, beta] = Engine(self.shared, self.loss, self)
             view.problem, view.relative = self.problem.view(beta, scales), relative
             if after and not nudge:
@@ -211,15 +211,15 @@ class Engine:
 
     @cached_property
     def norms(self) -> RowNorms:
-        if self.of is None:
+        if self.original is None:
             return self.shared.norms
         return self.problem.guard(lambda: RowNorms(self.problem))
 
     @cached_property
     def hessian(self) -> SecondDerivative:
         hessian = SecondDerivative(self.problem, hessian_scalar(self.loss))
-        if self.of is not None and self.problem.beta == 1:
-            hessian.share(self.of.hessian)
+        if self.original is not None and self.problem.beta == 1:
+            hessian.share(self.original.hessian)
         return hessian
 
     def drop(self) -> None:
@@ -316,9 +316,9 @@ class Engine:
         if index not in self._certificates and not self.shared.stopped:
             ritz = self.krylov.ritz()
             m = len(ritz.values)
-            known = ritz.values.abs() > FLAT * float(ritz.values.abs().max())
+            nonzero = ritz.values.abs() > FLAT * float(ritz.values.abs().max())
             ends = sorted({*range(max(0, m - TOP), m), *range(min(m, BOTTOM))})
-            near = sorted((i for i in ends if i != index % m and known[i]), key=lambda i: abs(i - index % m))
+            near = sorted((i for i in ends if i != index % m and nonzero[i]), key=lambda i: abs(i - index % m))
             certificate = None
             if self.krylov.operator is not self.hessian and not self.krylov.restarts:
                 chosen = [index % m, *near]
@@ -358,8 +358,8 @@ class Engine:
         """The `Pairs` of all rows, and what `read` tells of the heaviest ones, (N, 1 + tensors), if it read them."""
         self.problem.check_outputs_fit(PAIRS)
         heaviest = self.shared.heaviest(self)
-        if self.of is not None and self.problem.beta == 1:  # the same logits
-            return self.of.pairs[0], heaviest
+        if self.original is not None and self.problem.beta == 1:  # the same logits
+            return self.original.pairs[0], heaviest
         return Pairs(self.loss, self.logits, self.shared.labels), heaviest
 
     @cached_property
@@ -376,8 +376,8 @@ class Engine:
     @cached_property
     def has_curvature(self) -> torch.Tensor:
         """(tensors,) bool: whether the tensor's diagonal block of H - G does not vanish."""
-        if self.of is not None:
-            return self.of.has_curvature
+        if self.original is not None:
+            return self.original.has_curvature
         if not self.splits:
             return torch.ones(len(self.problem.tensors), dtype=torch.bool)
         return traces.has_curvature(self.problem, self.shared.seed)
@@ -415,8 +415,8 @@ class Engine:
         """(N,) squared norm of each row's slope of the loss in its logits, to which its H - G is proportional."""
         if not self.splits:
             return torch.ones(self.problem.layout.n, dtype=torch.float64)
-        z, y, of = self.logits, self.shared.labels, slope(self.loss)
-        return torch.cat([of(z[s].double(), y[s]).square().sum(1) for s in parts(*z.shape)])
+        z, y, gradient = self.logits, self.shared.labels, slope(self.loss)
+        return torch.cat([gradient(z[s].double(), y[s]).square().sum(1) for s in parts(*z.shape)])
 
     def probe(
         self, first: int, count: torch.Tensor | int, base: float, *, cell: int = 0, layers: bool = False

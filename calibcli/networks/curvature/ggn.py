@@ -99,8 +99,8 @@ def ggn_trace(
         taken = work.mass.nonzero()[:, 0]
         return work.total(taken, work.norms_of(taken), None, 0, present)
     first, square, left_out = work.first(known_squares, target)
-    more, rest, draws = work.plan(first, square, left_out, target)
-    return work.total(torch.cat([first, more]), torch.cat([square, work.norms_of(more)]), rest, draws, present)
+    more, others, draws = work.plan(first, square, left_out, target)
+    return work.total(torch.cat([first, more]), torch.cat([square, work.norms_of(more)]), others, draws, present)
 
 
 def _variance(ratios: torch.Tensor) -> float:
@@ -189,8 +189,8 @@ class _PairTrace:
             square = torch.cat([square, self._squares(known_squares, new_rows, pairs[len(square) :])])
             scale = self.weights[pairs, None].double().abs() * square / self.mass[pairs, None]  # σ, (pairs, tensors)
             steepest = torch.cat([scale.sum(1).amax(0)[None], scale.amax(0)])
-            held = float(scale.sum(1) @ row_mass[order[:count]])
-            allowed = OPEN * target * held / max(float(steepest[0]), SMALLEST)
+            covered = float(scale.sum(1) @ row_mass[order[:count]])
+            allowed = OPEN * target * covered / max(float(steepest[0]), SMALLEST)
             if float(after[count - 1]) <= allowed or count == len(order):
                 return pairs, square, steepest * after[count - 1]
 
@@ -229,28 +229,28 @@ class _PairTrace:
         sure = sure[self.mass[sure].argsort(descending=True)[:MOST]]
         in_first, in_sure = signed.sum(), flat[sure].double().sum()
         flat[sure] = 0
-        rest, present = _Rest(weight, left_out), int(torch.count_nonzero(weight))
+        others, present = _Rest(weight, left_out), int(torch.count_nonzero(weight))
         if present <= PILOT + FEWEST:
-            return torch.cat([sure, flat.nonzero()[:, 0]]), rest, 0
+            return torch.cat([sure, flat.nonzero()[:, 0]]), others, 0
 
         # V and N Tr(G) are estimated by a pilot that enters no mean: what follows stays unbiased
-        pilot = self.draw(rest, PILOT)[1].sum(1)
-        variance, size = _variance(pilot), abs(float(in_first + in_sure + rest.total * pilot.mean()))
+        pilot = self.draw(others, PILOT)[1].sum(1)
+        variance, size = _variance(pilot), abs(float(in_first + in_sure + others.total * pilot.mean()))
         spread = variance**0.5 / max(target * size, SMALLEST)  # s
 
-        most = min(present, 1 + math.ceil((rest.total * spread) ** 2))  # to take more is dearer than to draw them all
+        most = min(present, 1 + math.ceil((others.total * spread) ** 2))  # to take more is dearer than to draw them all
         order, heaviest = largest(flat, most)
         taken_weight = torch.cat([torch.zeros(1, dtype=torch.float64), heaviest.double().cumsum(0)])  # m = 0..most
-        draws = ((rest.total - taken_weight).clamp(min=0) * spread) ** 2
+        draws = ((others.total - taken_weight).clamp(min=0) * spread) ** 2
         take = int((torch.arange(len(draws)) + draws).argmin())
         count = max(FEWEST, min(MOST, round(float(draws[take]))))
         if take + count >= present:
-            return torch.cat([sure, flat.nonzero()[:, 0]]), rest, 0
+            return torch.cat([sure, flat.nonzero()[:, 0]]), others, 0
         flat[order[:take]] = 0
         return torch.cat([sure, order[:take]]), _Rest(weight, left_out, variance), count
 
     def total(
-        self, taken: torch.Tensor, square: torch.Tensor, rest: _Rest | None, draws: int, present: int
+        self, taken: torch.Tensor, square: torch.Tensor, others: _Rest | None, draws: int, present: int
     ) -> GGNTrace:
         """Add up the pairs that are taken exactly and, from draws, estimate the sum over the rest.
 
@@ -278,17 +278,17 @@ class _PairTrace:
             variance, layer_variance, dof = float(rounding[0]) ** 2, rounding[1:].square(), EXACT
         value = float(rows.sum()) / n
         second = float(rows.square().sum())  # Σ_n T_n²
-        if draws and rest is not None:
-            drawn, ratio = self.draw(rest, draws)  # (draws,), (draws, tensors)
-            left, ratio_of_all = rest.total, ratio.sum(1)  # W; over all tensors
+        if draws and others is not None:
+            drawn, ratio = self.draw(others, draws)  # (draws,), (draws, tensors)
+            left, ratio_of_all = others.total, ratio.sum(1)  # W; over all tensors
             value += left / n * float(ratio_of_all.mean())
-            doubt = (rest.left_out / n).square()  # (1 + tensors,)
-            variance = (left / n) ** 2 * max(_variance(ratio_of_all), rest.variance) / draws + float(doubt[0])
+            doubt = (others.left_out / n).square()  # (1 + tensors,)
+            variance = (left / n) ** 2 * max(_variance(ratio_of_all), others.variance) / draws + float(doubt[0])
             layers = layers + left / n * ratio.mean(0)
             layer_variance = (left / n) ** 2 * ratio.var(0) / draws + doubt[1:]
             row = drawn // self.k
-            second += left * float((2 * rows[row] * ratio_of_all + rest.rows[row] * ratio_of_all.square()).mean())
-            rows = rows + rest.rows * float(ratio_of_all.mean())
+            second += left * float((2 * rows[row] * ratio_of_all + others.rows[row] * ratio_of_all.square()).mean())
+            rows = rows + others.rows * float(ratio_of_all.mean())
         spread_of_rows = max(second / n - value**2, 0.0) * n / max(n - 1, 1)
         return GGNTrace(
             value=value,
@@ -382,10 +382,10 @@ class _PairTrace:
         out[chosen] = scale + FLOOR * mean
         return out if float(mean) > 0 else torch.ones_like(out)
 
-    def draw(self, rest: _Rest, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def draw(self, others: _Rest, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw `count` pairs with replacement by weight, and compute their l ‖Jᵀu‖² / weight, (count, tensors)."""
-        drawn = rest.draw(self.stream, count)
-        scale = self.weights[drawn].double() / rest.weight.view(-1)[drawn]
+        drawn = others.draw(self.stream, count)
+        scale = self.weights[drawn].double() / others.weight.view(-1)[drawn]
         return drawn, scale[:, None] * self.norms_of(drawn)
 
     def norms_of(self, pairs: torch.Tensor) -> torch.Tensor:

@@ -119,21 +119,21 @@ class Pairs:
             self.rows = self.mass.sum(1)
             return
         if k == 2:  # both vectors are multiples of (1, -1): one pair is enough
-            both = torch.tensor([1.0, -1.0], dtype=torch.float64, device=logits.device)
-            self.vectors = both[None, :, None].expand(n, 2, 1)  # (N, K, pairs)
+            direction = torch.tensor([1.0, -1.0], dtype=torch.float64, device=logits.device)
+            self.vectors = direction[None, :, None].expand(n, 2, 1)  # (N, K, pairs)
         like = logits if n * k > PART else logits.new_empty(0, dtype=torch.float64)
         self.weights, self.mass = like.new_empty(n, k if k > 2 else 1), like.new_empty(n, k if k > 2 else 1)
         for s in parts(n, k):
             z = logits[s].double()
-            known, p = known_weights(loss, z, labels[s]), z.softmax(1)
-            assert known is not None
+            pair_weights, p = known_weights(loss, z, labels[s]), z.softmax(1)
+            assert pair_weights is not None
             if k == 2:
-                self.weights[s] = (known * p.flip(1).square()).sum(1, keepdim=True)
+                self.weights[s] = (pair_weights * p.flip(1).square()).sum(1, keepdim=True)
                 self.mass[s] = 2 * self.weights[s].abs()
             else:
-                self.weights[s] = known
+                self.weights[s] = pair_weights
                 others = (p * p).sum(1, keepdim=True) - p * p
-                self.mass[s] = known.abs() * ((1 - p).square() + others)
+                self.mass[s] = pair_weights.abs() * ((1 - p).square() + others)
         self.rows = row_sums(self.mass)
 
     def cotangents(self, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
@@ -198,16 +198,16 @@ def read(
         logits = torch.zeros(n, k, dtype=precision)
         heaviest_pairs = torch.zeros(n, 1 + len(problem.tensors), dtype=torch.float64, device=problem.device)
         for rows in problem.layout.batches():
-            at = slice(rows.start, rows.stop)
+            batch = slice(rows.start, rows.stop)
             part = heaviest_pairs.new_full((len(rows), heaviest_pairs.shape[1]), torch.nan, device=problem.device)
             if heaviest and bool(heaviest[2].by_layer.all()):
                 loss, labels, norms = heaviest
                 seen: list[torch.Tensor] = []
-                part[:, 1:] = norms.chosen(rows, partial(_choose, loss, labels[at], part[:, 0], seen))
-                logits[at], heaviest_pairs[at] = seen[0].cpu(), part
+                part[:, 1:] = norms.chosen(rows, partial(_choose, loss, labels[batch], part[:, 0], seen))
+                logits[batch], heaviest_pairs[batch] = seen[0].cpu(), part
             else:
                 with torch.no_grad():
-                    logits[at], heaviest_pairs[at] = problem.logits(rows)[0].cpu(), torch.nan
+                    logits[batch], heaviest_pairs[batch] = problem.logits(rows)[0].cpu(), torch.nan
         return logits, heaviest_pairs.cpu()
 
     logits, heaviest_pairs = (devices.all_sum_of_host(part, problem.device) for part in problem.guard(work))

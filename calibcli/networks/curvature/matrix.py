@@ -113,8 +113,8 @@ class CurvatureOperator:
             independent(problem)
 
     def __repr__(self) -> str:
-        of, where = f"{self.matrix} of {name(self._loss)}", f"{str(self.dtype)[6:]}, {self.device}"
-        return f"CurvatureOperator({of}, {self.shape[0]} x {self.shape[1]}, {self.rows} rows, {where})"
+        matrix, where = f"{self.matrix} of {name(self._loss)}", f"{str(self.dtype)[6:]}, {self.device}"
+        return f"CurvatureOperator({matrix}, {self.shape[0]} x {self.shape[1]}, {self.rows} rows, {where})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the graphs out, which cannot be copied; a copy makes its own."""

@@ -162,12 +162,12 @@ class MemoryPlan:
 def counted_graph(model: nn.Module) -> Iterator[dict[int, int]]:
     """Collect the bytes of each storage that graphs made within it hold, the model's own parameters left out."""
     sizes: dict[int, int] = {}
-    own = {t.untyped_storage().data_ptr() for t in model.parameters()}
+    model_storages = {t.untyped_storage().data_ptr() for t in model.parameters()}
 
     def count(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         if tensor.layout == torch.strided:  # a sparse matrix is the model's own, and has no storage to ask
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own:
+            if storage.data_ptr() not in model_storages:
                 sizes[storage.data_ptr()] = storage.nbytes()
         return tensor.detach(), tensor._version  # the tensor itself would make a cycle of a saved output and its node
 

@@ -153,15 +153,15 @@ def mapped(
     """
     weights = {name: t.detach() for name, t in zip(problem.names, problem.tensors)}
 
-    def gradient(at: dict[str, torch.Tensor], x: Inputs, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        def total(at: dict[str, torch.Tensor]) -> torch.Tensor:
-            return scalar(problem.outputs(x, problem.placed(at)), y)
+    def gradient(parameters: dict[str, torch.Tensor], x: Inputs, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        def total(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+            return scalar(problem.outputs(x, problem.placed(parameters)), y)
 
-        gradients: dict[str, torch.Tensor] = grad(total)(at)
+        gradients: dict[str, torch.Tensor] = grad(total)(parameters)
         return gradients
 
     def product(x: Inputs, y: torch.Tensor, v: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        products: dict[str, torch.Tensor] = vjp(lambda at: gradient(at, x, y), weights)[1](v)[0]
+        products: dict[str, torch.Tensor] = vjp(lambda parameters: gradient(parameters, x, y), weights)[1](v)[0]
         return products
 
     if vectors is None:
@@ -222,11 +222,11 @@ def hessian_scalar(loss: LogitLoss) -> Scalar:
 def slope(loss: LogitLoss) -> Scalar:
     """Return ∂loss/∂z (n, K) as a function of logits and labels."""
 
-    def of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def derivative(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         z = logits.detach().requires_grad_()
         return torch.autograd.grad(loss(z, labels).sum(), z)[0]
 
-    return of
+    return derivative
 
 
 def rest_scalar(loss: LogitLoss) -> Scalar:
@@ -240,8 +240,8 @@ def ggn_scalar(loss: LogitLoss) -> Scalar:
 
     Its slope in the logits is 0 where they are, so that their second derivatives have no part in it.
     """
-    whole, rest = hessian_scalar(loss), rest_scalar(loss)
-    return lambda logits, labels: whole(logits, labels) - rest(logits, labels)
+    hessian, remainder = hessian_scalar(loss), rest_scalar(loss)
+    return lambda logits, labels: hessian(logits, labels) - remainder(logits, labels)
 
 
 class SecondDerivative:
@@ -501,8 +501,8 @@ def forms_along(problem: CurvatureProblem, loss: LogitLoss, vector: torch.Tensor
         return out
 
     forms = problem.guard(work)
-    known = all(devices.all_least(problem.device, int(forms is not None)))
-    return devices.all_sum_of_host(forms, problem.device) if known and forms is not None else None
+    complete = all(devices.all_least(problem.device, int(forms is not None)))
+    return devices.all_sum_of_host(forms, problem.device) if complete and forms is not None else None
 
 
 def curvature_along(
@@ -570,5 +570,5 @@ def mean_gradient(hessian: SecondDerivative) -> Gradient:
     devices.all_sum(along)
     devices.all_sum(squares)
     correct = layout.groups / max(layout.groups - 1, 1)
-    both = torch.cat([along.square().sum()[None], squares]).mul_(correct).sqrt_().tolist()
-    return Gradient(total, *both)
+    errors = torch.cat([along.square().sum()[None], squares]).mul_(correct).sqrt_().tolist()
+    return Gradient(total, *errors)

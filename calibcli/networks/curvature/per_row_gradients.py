@@ -106,11 +106,11 @@ class RowNorms:
         problem = self.problem
         wanted = {n: t.detach() for n, t, on in zip(problem.names, problem.tensors, self.by_vmap.tolist()) if on}
 
-        def one(parameters: dict[str, torch.Tensor], x: Inputs, cotangent: torch.Tensor) -> torch.Tensor:
+        def row_loss(parameters: dict[str, torch.Tensor], x: Inputs, cotangent: torch.Tensor) -> torch.Tensor:
             single = {k: v[None] for k, v in x.items()} if isinstance(x, dict) else x[None]
             return (problem.forward(problem.placed(parameters), single)[0] * cotangent).sum()
 
-        gradients = vmap(grad(one), in_dims=(None, 0, 0))(wanted, inputs, u)
+        gradients = vmap(grad(row_loss), in_dims=(None, 0, 0))(wanted, inputs, u)
         nothing = torch.zeros(len(u), dtype=torch.float64, device=problem.device)
         scales = dict(zip(problem.names, problem.scales))
         norms = [square(gradients[n], scales.get(n)) if n in gradients else nothing for n in problem.names]
@@ -261,8 +261,8 @@ def layer_norms(
     by_name = {}
     for (name, module, a, _), d in zip(seen, slopes):
         if len(a) == len(logits):  # else it does not see rows: position embeddings, windows of an image, experts
-            own = {part: scales[full] for part in ("weight", "bias") if (full := f"{name}.{part}".strip(".")) in scales}
-            for part, norms in RULES[type(module)](module, a, d, own):
+            part_scales = {p: scales[full] for p in ("weight", "bias") if (full := f"{name}.{p}".strip(".")) in scales}
+            for part, norms in RULES[type(module)](module, a, d, part_scales):
                 by_name[f"{name}.{part}".removeprefix(".")] = norms
     return by_name
 

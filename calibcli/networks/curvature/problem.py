@@ -328,19 +328,19 @@ class CurvatureProblem:
         Of tied layers all places count, of a layer that is registered twice one, as `functional_call` would not put its
         weights back.
         """
-        known = {id(t): name for name, t in zip(self.names, self.tensors)}
+        names_by_id = {id(t): name for name, t in zip(self.names, self.tensors)}
         return {
-            f"{prefix}.{key}".removeprefix("."): known[id(p)]
+            f"{prefix}.{key}".removeprefix("."): names_by_id[id(p)]
             for prefix, module in self.model.named_modules()
             for key, p in module._parameters.items()
-            if id(p) in known
+            if id(p) in names_by_id
         }
 
-    def placed(self, at: dict[str, torch.Tensor]) -> Callable[..., Any]:
+    def placed(self, tensors: dict[str, torch.Tensor]) -> Callable[..., Any]:
         """Return the model as a function, with other tensors in place of the parameters of these names."""
 
         def model(*args: Any, **kwargs: Any) -> Any:
-            swapped = {place: at[name] for place, name in self.places.items() if name in at}
+            swapped = {place: tensors[name] for place, name in self.places.items() if name in tensors}
             return functional_call(self.model, swapped, args, kwargs, tie_weights=False)
 
         return model
@@ -457,8 +457,8 @@ def twin(problem: CurvatureProblem, moved: list[int]) -> CurvatureProblem:
     """Copy the problem to float64, with derivatives in the tensors that are moved alone."""
     wide_problem = copy.copy(problem)
     # wide copies at once: one launch, where narrow ones that are converted would take two for each tensor
-    own = (*problem.model.parameters(), *problem.model.buffers())
-    floats = [t for t in own if t.is_floating_point() and t.layout == torch.strided]
+    tensors = (*problem.model.parameters(), *problem.model.buffers())
+    floats = [t for t in tensors if t.is_floating_point() and t.layout == torch.strided]
     sizes = [-(-t.numel() // 8) * 8 for t in floats]  # each starts where a kernel, or a complex view, likes it
     flat = torch.empty(sum(sizes), dtype=torch.float64, device=problem.device)
     wide = [piece[: t.numel()].view(t.shape) for piece, t in zip(torch.split(flat, sizes), floats)]

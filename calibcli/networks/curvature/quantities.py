@@ -107,8 +107,8 @@ def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> tuple[Es
             certificate = replace(certificate, sampling=sampling)
         return _certified(engine, certificate, run, reason, tol), terms
     detail = {"residual": float(ritz.residuals[index]), "products": run.products, **errors(theta, error, None)}
-    of = "residual²/gap, not a bound" if bound == "estimate" else "Ritz residual"
-    how = f"{run.products} Lanczos products; {of}"
+    error_kind = "residual²/gap, not a bound" if bound == "estimate" else "Ritz residual"
+    how = f"{run.products} Lanczos products; {error_kind}"
     low, high = theta - error, theta + error
     return Estimate(name="", value=theta, low=low, high=high, how=how, reason=reason, detail=detail), None
 
@@ -225,8 +225,8 @@ def trace_of_pairs(engine: Engine, part: GGNTrace, how: str, again: Terms) -> tu
 
 def _spread(terms: torch.Tensor, se: float) -> torch.Tensor:
     """Stretch terms of rows (N,) about their mean so that they vary as a standard error of the mean says."""
-    own = float(terms.std()) / len(terms) ** 0.5 if len(terms) > 1 else 0.0
-    return terms.mean() + (terms - terms.mean()) * (se / own if own > 0 else 1.0)
+    own_se = float(terms.std()) / len(terms) ** 0.5 if len(terms) > 1 else 0.0
+    return terms.mean() + (terms - terms.mean()) * (se / own_se if own_se > 0 else 1.0)
 
 
 def missed(engine: Engine, estimate: Estimate, precision: float | None, name: str) -> list[str]:
@@ -463,7 +463,7 @@ def trace(
         estimates: QuantityEstimates = trace(other, **options)
         return estimates.terms
 
-    name, of = ("adaptive_trace", TRACE_OF_RELATIVE) if engine.relative else ("trace", TRACE)
+    name, column = ("adaptive_trace", TRACE_OF_RELATIVE) if engine.relative else ("trace", TRACE)
     precision = precision or (None if engine.splits else 0.02)
     share = PAIRS_SHARE if bool(engine.has_curvature.any()) else 0.8
     part = engine.ggn(share * (precision or engine.default_precision), exact) if engine.splits else None
@@ -473,7 +473,7 @@ def trace(
         how = f"{part.how}; H - G has no diagonal (the logits are linear in each parameter tensor)"
         estimate, terms = trace_of_pairs(engine, part, how, again)
         notes = [*missed(engine, estimate, precision, name), *dominating(engine, part)]
-        return QuantityEstimates([estimate], layers={of: part.layers}, notes=notes, terms=terms)
+        return QuantityEstimates([estimate], layers={column: part.layers}, notes=notes, terms=terms)
     base = part.value if part else 0.0
     layout = engine.problem.layout
     elements = int(torch.tensor(engine.problem.sizes)[engine.has_curvature].sum())
@@ -493,9 +493,9 @@ def trace(
     if part:
         on = f"{int(engine.has_curvature.sum())} of {len(engine.problem.tensors)}"
         how = f"{part.how} + {drawn.each:.0f} probes of H - G on {on} tensors"
-    known = drawn.forms[:, 0] < min(2, probes or 2)  # cells that were taken exactly
-    if bool(known.any()):
-        how += f", and all its diagonal in {int(known.sum())} of {len(known)} cells of rows"
+    is_exact = drawn.forms[:, 0] < min(2, probes or 2)  # cells that were taken exactly
+    if bool(is_exact.any()):
+        how += f", and all its diagonal in {int(is_exact.sum())} of {len(is_exact)} cells of rows"
     variance = mean.se**2 + (part.se**2 if part else 0.0)
     dof = variance**2 / max(mean.se**4 / mean.dof + (part.se**4 / part.dof if part else 0.0), 1e-300)
     groups = traces.by_group(drawn, layout)
@@ -504,7 +504,7 @@ def trace(
     whole: traces.Probes | None = drawn
     if not drawn.layers.shape[1]:  # the parts of the tensors need whole products, and get a few
         few = max(early, round(drawn.each) // 16)
-        apart = {"count": few * ~known, "cell": drawn.cell} if bool(known.any()) else {"count": few}
+        apart = {"count": few * ~is_exact, "cell": drawn.cell} if bool(is_exact.any()) else {"count": few}
         whole = engine.probe(0, base=base, layers=True, **apart)
     notes = [*missed(engine, estimate, precision, name), *(dominating(engine, part) if part else [])]
     if whole is None:
@@ -512,7 +512,7 @@ def trace(
     layers, spread = traces.by_tensor(whole, layout.n)
     if part:
         layers, spread = layers + part.layers, (spread.square() + part.layer_se.square()).sqrt()
-    return QuantityEstimates([estimate], layers={of: layers, f"± {of}": spread}, notes=notes, terms=terms)
+    return QuantityEstimates([estimate], layers={column: layers, f"± {column}": spread}, notes=notes, terms=terms)
 
 
 def _probes_needed(
@@ -540,14 +540,14 @@ def _probes_needed(
 
 def _trace_of_diagonal(engine: Engine, part: GGNTrace | None, again: Terms) -> QuantityEstimates:
     """Compute every diagonal element of H - G: exact, and cheaper than probes where there are fewer elements."""
-    layout, of = engine.problem.layout, TRACE_OF_RELATIVE if engine.relative else TRACE
+    layout, column = engine.problem.layout, TRACE_OF_RELATIVE if engine.relative else TRACE
     diagonals = engine.diagonals(layout.group)
-    sums, rest = diagonals.sum(1), diagonals.sum(0) / layout.n
+    sums, per_layer = diagonals.sum(1), diagonals.sum(0) / layout.n
     how = (f"{part.how} and " if part else "") + "every diagonal element" + (" of H - G" if part else "")
     se, dof = (part.se, part.dof) if part else (0.0, 1)
     groups = sums, torch.zeros_like(sums)
     estimate, terms = _trace_over_groups(engine, part, groups, (sums, layout.group), how, (se, dof), again)
-    return QuantityEstimates([estimate], layers={of: rest + part.layers if part else rest}, terms=terms)
+    return QuantityEstimates([estimate], layers={column: per_layer + part.layers if part else per_layer}, terms=terms)
 
 
 def _trace_over_groups(

@@ -251,8 +251,8 @@ def _of_each(
     In turn the self-test of a ResNet-20 takes 2,942 kernels, together 2,440 (`tests/device/test_counts.py`).
     """
     if problem.device.type != "cpu" and all(g.requires_grad for g in gradients):
-        both = [torch.stack(pieces) for pieces in zip(*vectors)]
-        work = partial(torch.autograd.grad, gradients, tensors, both, retain_graph=True, is_grads_batched=True)
+        batched = [torch.stack(pieces) for pieces in zip(*vectors)]
+        work = partial(torch.autograd.grad, gradients, tensors, batched, retain_graph=True, is_grads_batched=True)
         if (products := unless_unmapped(work)) is not None:
             return [[p[i] for p in products] for i in range(len(vectors))]
     return [second(gradients, tensors, v) for v in vectors]
@@ -356,8 +356,8 @@ class _Along:
 
 
 def _dot(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
-    one, other = (torch.cat([p.reshape(-1) for p in pieces]) for pieces in (a, b))
-    return float(torch.dot(one, other))
+    left, right = (torch.cat([p.reshape(-1) for p in pieces]) for pieces in (a, b))
+    return float(torch.dot(left, right))
 
 
 def _norm(pieces: Sequence[torch.Tensor]) -> float:

@@ -259,9 +259,9 @@ class Quadrature:
         t[m, m - 1] = t[m - 1, m] = self.beta
         t[m, m] = x + float((self.beta * self.ends).square().div(gaps).sum())
         nodes, vectors = torch.linalg.eigh(t)
-        weights, at = vectors[0].square(), int((nodes - x).abs().argmin())
-        low = float(weights[:at].sum())
-        return low, low + float(weights[at])
+        weights, nearest = vectors[0].square(), int((nodes - x).abs().argmin())
+        low = float(weights[:nearest].sum())
+        return low, low + float(weights[nearest])
 
     def between(self, first: float, last: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Bound the place of each weight (m,) to the left and right: by its neighbours, or by `first` and `last`."""
@@ -334,8 +334,8 @@ def density(runs: list[Quadrature], size: int, *, sigma: float = 0.0, points: in
     sigma = sigma or math.sqrt(1e-5) * spread
     grid = torch.linspace(low - 4 * sigma, high + 4 * sigma, points, dtype=torch.float64)
 
-    def kernel(at: torch.Tensor) -> torch.Tensor:
-        return torch.exp(-(at**2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(-(x**2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
 
     bumps = kernel(grid[:, None] - nodes)  # (g, m)
     values = bumps @ weights
@@ -425,19 +425,19 @@ def certify(operator: SecondDerivative, vectors: torch.Tensor, values: torch.Ten
 def _product(
     operator: SecondDerivative,
     vector: torch.Tensor,
-    known: int,
+    depth: int,
     dots: Callable[[torch.Tensor], torch.Tensor],
     sketch: Sketch,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Sum H_n v over this rank's rows, (size,); of each group's sum also return `dots` and the sketch.
 
-    These are (groups, known) and (groups, SKETCH), 0 for groups of other ranks. `dots` and `sketch` take the products
+    These are (groups, depth) and (groups, SKETCH), 0 for groups of other ranks. `dots` and `sketch` take the products
     of several groups (g, size). Where memory runs out, all is made again with a smaller plan.
     """
 
     def work() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         total, groups = Total(operator.problem), operator.problem.layout.groups
-        forms, sketches = (torch.zeros(groups, k, dtype=torch.float64, device=vector.device) for k in (known, SKETCH))
+        forms, sketches = (torch.zeros(groups, k, dtype=torch.float64, device=vector.device) for k in (depth, SKETCH))
         for first, products in operator.by_group(vector):
             # products (g, size) are the sums over groups first, first + 1, ...; `Total` adds them tensor by tensor
             total.add(operator.problem.pieces(products.sum(0) if len(products) > 1 else products[0]))
@@ -494,8 +494,8 @@ class Record:
         if len(self.vectors) >= self.most:
             return self.operator.matvec(vector)
         self.vectors.append(vector)
-        known = len(self.vectors)
-        total, forms, sketches = _product(self.operator, vector, known, self.vectors.dot, self._sketch)
+        depth = len(self.vectors)
+        total, forms, sketches = _product(self.operator, vector, depth, self.vectors.dot, self._sketch)
         image = self.operator.mean(total)
         self.images.append(image)
         self._forms.append(devices.all_sum(forms))
@@ -557,10 +557,10 @@ def _perturbed(
     correct = count / max(count - 1, 1)
     spread = float((sketches - weights[:, None] * sketches.sum(0)).square().sum()) * correct
     along = (forms - weights[:, None] * forms.sum(0)).square().sum(0) * correct  # variance of x_jᵀHx
-    own, *others = along.tolist()
-    parts = [*zip(gaps, others), (value, max(0.0, spread - own - sum(others)))]
+    diagonal, *others = along.tolist()
+    parts = [*zip(gaps, others), (value, max(0.0, spread - diagonal - sum(others)))]
     # the shift of one eigenvalue by another at distance `gap`, with squared coupling `variance`
     shifts = [(math.sqrt(gap * gap + 4 * variance) - abs(gap)) / (2 if gap >= 0 else -2) for gap, variance in parts]
     group = int((forms[:, 0] * value).argmax())
     share = float(forms[group, 0]) / value if value else 0.0
-    return Certificate(value, residual, own**0.5, sum(shifts), count, products, group, share, forms[:, 0].cpu())
+    return Certificate(value, residual, diagonal**0.5, sum(shifts), count, products, group, share, forms[:, 0].cpu())

@@ -120,8 +120,8 @@ class Prober:
         for rows, forms in self._forms([(rows, numbers) for rows, numbers in wanted if numbers], whole):
             each = torch.stack([torch.ones_like(forms), forms, forms.square()], 2)  # (1 or 1 + tensors, m, 3)
             sums[rows.start // cell] += each.sum(1)
-        both = devices.all_sum_of_host(sums, self.problem.device)
-        return Probes(both[:, 0], both[:, 1:], cell)
+        totals = devices.all_sum_of_host(sums, self.problem.device)
+        return Probes(totals[:, 0], totals[:, 1:], cell)
 
     def _forms(self, wanted: list[tuple[range, range]], whole: bool) -> Iterator[tuple[range, torch.Tensor]]:
         """Yield a cell's rows and the forms (1 or 1 + tensors, m) of m of its probes, for each wanted cell."""
@@ -314,17 +314,17 @@ def allocate(
     """
     n, count = len(rows), pilot_probes.forms[:, 0]
     index = torch.arange(n)
-    of = index // pilot_probes.cell
+    cells = index // pilot_probes.cell
     variance, freedom = moments(pilot_probes.forms)[1] * count, count - 1  # of one probe
     guess = _of_cells(rows, pilot_probes)
     variance = _leaning(variance, freedom, guess)
-    each = variance[of] * torch.where(guess[of] > 0, rows / guess[of].clamp(min=1e-300), 1 / pilot_probes.cell)
+    each = variance[cells] * torch.where(guess[cells] > 0, rows / guess[cells].clamp(min=1e-300), 1 / pilot_probes.cell)
     spread = torch.zeros(-(-n // cell), dtype=torch.float64).index_add_(0, index // cell, each).sqrt()
     count = _shared_out(spread, n, se, most, level)
-    known = (count > exact) | (float(count.double().mean()) >= exact)
-    if not bool(known.any()):
+    is_exact = (count > exact) | (float(count.double().mean()) >= exact)
+    if not bool(is_exact.any()):
         return count
-    return _shared_out(spread.masked_fill(known, 0), n, se, most, level).masked_fill(known, 0)
+    return _shared_out(spread.masked_fill(is_exact, 0), n, se, most, level).masked_fill(is_exact, 0)
 
 
 def _shared_out(spread: torch.Tensor, n: int, se: float, most: int, level: float) -> torch.Tensor:
@@ -378,8 +378,8 @@ def summarise(probes: Probes, n: int, rows: torch.Tensor | None = None) -> Probe
 
 def _of_cells(rows: torch.Tensor, probes: Probes) -> torch.Tensor:
     """Sum over a cell's rows, (cells,); 0 for cells that were taken exactly."""
-    of = torch.arange(len(rows)) // probes.cell
-    sums = torch.zeros(len(probes.forms), dtype=torch.float64).index_add_(0, of, rows)
+    cells = torch.arange(len(rows)) // probes.cell
+    sums = torch.zeros(len(probes.forms), dtype=torch.float64).index_add_(0, cells, rows)
     return sums * (probes.forms[:, 0] > 1)
 
 
@@ -415,15 +415,15 @@ def by_row(sums: torch.Tensor, cell: int, n: int) -> torch.Tensor:
     A row's own term is not known. The mean of m independent rows varies as a row divided by √m: the distance of each
     cell's mean from that of all is multiplied by √m.
     """
-    of = torch.arange(n) // cell
-    count = torch.bincount(of, minlength=len(sums)).double()
-    terms = ((sums / count - sums.sum() / n) * count.sqrt())[of]
+    cells = torch.arange(n) // cell
+    count = torch.bincount(cells, minlength=len(sums)).double()
+    terms = ((sums / count - sums.sum() / n) * count.sqrt())[cells]
     return terms - terms.mean() + sums.sum() / n
 
 
 def by_group(probes: Probes, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum vᵀM_n v over each group's rows, (groups,), with the squared standard errors."""
-    of = torch.arange(len(probes.forms)) * probes.cell // layout.group
+    group_of = torch.arange(len(probes.forms)) * probes.cell // layout.group
     zero = torch.zeros(layout.groups, dtype=torch.float64)
     mean, variance = moments(probes.forms)
-    return zero.index_add(0, of, mean), zero.index_add(0, of, variance)
+    return zero.index_add(0, group_of, mean), zero.index_add(0, group_of, variance)

@@ -60,20 +60,20 @@ def pick(arrays: Mapping[str, Named], request: ArrayRequest) -> DatasetArrays:
     ids = _candidates(arrays, IDS.all, request.split)
     classes = _candidates(arrays, CLASSES.names, request.split) or _candidates(arrays, CLASSES.names, "")
     names = _all(arrays[classes[0]]) if classes else None
-    known = _all(arrays[ids[0]]) if ids else None
+    row_ids = _all(arrays[ids[0]]) if ids else None
     named = [str(n) for n in names] if names is not None and names.ndim == 1 else None
     labels = _all(_named(arrays, label, request))
-    return DatasetArrays(inputs, labels, request.sha256, known, named, integral=integral)
+    return DatasetArrays(inputs, labels, request.sha256, row_ids, named, integral=integral)
 
 
 def _beside(contents: FileContents, request: ArrayRequest, ids: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Return the names of the columns with labels and ids of a table, and the fields of `DatasetArrays` from them."""
     label = request.labels or _one(contents.arrays, TABLE_LABELS, request, "labels")
-    known = [label, *[name for name in _candidates(contents.arrays, ids, "") if name != label][:1]]
+    reserved = [label, *[name for name in _candidates(contents.arrays, ids, "") if name != label][:1]]
     fields: dict[str, Any] = {"labels": _all(_named(contents.arrays, label, request)), "sha256": request.sha256}
-    fields["ids"] = _all(contents.arrays[known[1]]).astype(str) if known[1:] else None
+    fields["ids"] = _all(contents.arrays[reserved[1]]).astype(str) if reserved[1:] else None
     fields["classes"] = list(contents.classes[label]) if label in contents.classes else None
-    return known, fields
+    return reserved, fields
 
 
 def pick_columns(contents: FileContents, request: ArrayRequest) -> DatasetArrays:
@@ -83,14 +83,14 @@ def pick_columns(contents: FileContents, request: ArrayRequest) -> DatasetArrays
     Raises:
         InputError: no label column, or a cell that is not a finite number.
     """
-    columns, (known, stored) = contents.arrays, _beside(contents, request, IDS.all)
-    features = request.inputs.split(",") if request.inputs else [name for name in columns if name not in known]
+    columns, (reserved, stored) = contents.arrays, _beside(contents, request, IDS.all)
+    features = request.inputs.split(",") if request.inputs else [name for name in columns if name not in reserved]
     pictures = [name for name in features if isinstance(_named(columns, name, request), EncodedPictures)]
     if len(pictures) > 1:
         problem = f"{request.source}: {' and '.join(pictures)} are pictures"
         raise InputError(problem, f"choose one: --inputs {pictures[0]}")
     if pictures:
-        notes = [f"pictures in '{pictures[0]}', labels in '{known[0]}'"]
+        notes = [f"pictures in '{pictures[0]}', labels in '{reserved[0]}'"]
         return DatasetArrays(inputs={"": columns[pictures[0]]}, notes=notes, **stored)
     values = np.empty((len(stored["labels"]), len(features)))
     for i, name in enumerate(features):
@@ -100,7 +100,7 @@ def pick_columns(contents: FileContents, request: ArrayRequest) -> DatasetArrays
         if len(odd):
             problem = f"row {odd[0]} of column '{name}' in {request.source} is not finite"
             raise InputError(problem, "fill or drop such rows")
-    notes = [f"{len(features)} feature columns, labels in '{known[0]}'"]
+    notes = [f"{len(features)} feature columns, labels in '{reserved[0]}'"]
     return DatasetArrays(inputs={"": Memory(values)}, notes=notes, **stored)
 
 
@@ -115,8 +115,8 @@ def pick_texts(contents: FileContents, request: ArrayRequest) -> DatasetArrays |
     texts = [name for name, array in words.items() if not isinstance(array, EncodedPictures)]
     if not texts or (_candidates(arrays, ("input_ids",), request.split) and not request.inputs):
         return None
-    known, stored = _beside(contents, request, (*IDS.all, "idx"))  # GLUE; beside numbers it may be a feature
-    texts = [name for name in texts if name not in known]
+    reserved, stored = _beside(contents, request, (*IDS.all, "idx"))  # GLUE; beside numbers it may be a feature
+    texts = [name for name in texts if name not in reserved]
     chosen = request.inputs.split(",") if request.inputs else _texts(arrays, texts, request.split)
     if not chosen:
         return None
@@ -128,7 +128,7 @@ def pick_texts(contents: FileContents, request: ArrayRequest) -> DatasetArrays |
     if len(chosen) > 2:
         raise InputError(f"{request.source}: {', '.join(chosen[:6])} are texts", fix)
     columns = {name: Memory(_all(arrays[name]).astype(object)) for name in chosen}
-    notes = [f"text in {' and '.join(map(repr, chosen))}, labels in '{known[0]}'"]
+    notes = [f"text in {' and '.join(map(repr, chosen))}, labels in '{reserved[0]}'"]
     empty = sum(not str(text).strip() for text in columns[chosen[0]].array)
     notes += [f"{empty:,} of the texts are empty"] * bool(empty)
     return DatasetArrays(inputs=columns, notes=notes, **stored)
@@ -140,8 +140,8 @@ def _texts(arrays: Mapping[str, Named], texts: list[str], split: str) -> list[st
         columns = [_candidates(arrays, (name,), split) for name in pair]
         if all(columns) and all(one[0] in texts for one in columns):
             return [one[0] for one in columns]
-    known = [name for name in _candidates(arrays, TEXTS.names, split) if name in texts]
-    return known[:1] or texts
+    recognised = [name for name in _candidates(arrays, TEXTS.names, split) if name in texts]
+    return recognised[:1] or texts
 
 
 def to_labels(stored: DatasetArrays, source: str) -> tuple[NDArray[np.int64], list[str] | None, list[str]]:
@@ -213,8 +213,8 @@ def _named(arrays: Mapping[str, Named], key: str, request: ArrayRequest) -> Name
 
 def splits_of(arrays: Mapping[str, Named]) -> list[str]:
     """List which of train, validation and test have their own inputs and labels."""
-    both = LABELS.names, INPUTS.names
-    return [split for split in SPLITS if all(_candidates(arrays, names, split) for names in both)]
+    needed = LABELS.names, INPUTS.names
+    return [split for split in SPLITS if all(_candidates(arrays, names, split) for names in needed)]
 
 
 def _candidates(arrays: Mapping[str, Named], names: Sequence[str], split: str) -> list[str]:

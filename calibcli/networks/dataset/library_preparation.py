@@ -188,8 +188,8 @@ def tokens(
             over = [i for i, ids in enumerate(encoded["input_ids"]) if len(ids) > longest]
             if over:
                 long += len(over)
-                first, rest = [block[i] for i in over], None if other is None else [other[i] for i in over]
-                for name, values in tokenizer.encode(first, rest, True).items():
+                first, others = [block[i] for i in over], None if other is None else [other[i] for i in over]
+                for name, values in tokenizer.encode(first, others, True).items():
                     for i, ids in zip(over, values):
                         encoded[name][i] = ids
             lengths += [len(ids) for ids in encoded["input_ids"]]

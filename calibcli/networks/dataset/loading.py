@@ -161,16 +161,16 @@ def _items(pairs: Any, source: str) -> DatasetArrays:
     first = pairs[0]
     if not isinstance(first, tuple | list) or len(first) != 2:
         raise InputError(f"{source}: rows are {type(first).__name__}, not pairs", "return (inputs, label) for each row")
-    known = next((v for n in ("targets", "labels") if (v := getattr(pairs, n, None)) is not None), None)
-    if known is None or len(known) != len(pairs):
+    labels = next((v for n in ("targets", "labels") if (v := getattr(pairs, n, None)) is not None), None)
+    if labels is None or len(labels) != len(pairs):
         fix = "pass (inputs, labels) as two arrays, or one pair for each row"
         with refusing(FAILURES, lambda e: f"{source}: the label of a row is no whole number ({str(e)[:80]})", fix):
-            known = [int(pairs[i][1]) for i in range(len(pairs))]
+            labels = [int(pairs[i][1]) for i in range(len(pairs))]
     inputs: dict[str, Named] = {}
     for name in first[0] if isinstance(first[0], Mapping) else [""]:
         example = array(_field(name, first))
         inputs[name] = Items(pairs, name, (len(pairs), *example.shape), example.dtype)
-    return DatasetArrays(inputs, array(known), "", integral=True)
+    return DatasetArrays(inputs, array(labels), "", integral=True)
 
 
 def _field(name: str, row: Any) -> Any:

@@ -89,8 +89,8 @@ AS_IT_IS = Resize()
 def resized(array: Named, resize: Resize, channels_first: bool) -> Converted:
     """Wrap an array of pictures of bytes, (N, h, w[, channels]) or (N, channels, h, w), to be resized when read."""
     _, *shape = array.shape
-    at = 1 if channels_first else 0
-    tail = (*shape[:at], *resize.shape(shape[at], shape[at + 1]), *shape[at + 2 :])
+    height_axis = 1 if channels_first else 0
+    tail = (*shape[:height_axis], *resize.shape(shape[height_axis], shape[height_axis + 1]), *shape[height_axis + 2 :])
 
     def read(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
         out = np.empty((len(block), *tail), np.uint8)
@@ -444,18 +444,18 @@ def in_order(data: Dataset, classes: Sequence[str] | None) -> Dataset:
         return data
     if data.classes is None:
         return replace(data, classes=list(classes))
-    known = {name: i for i, name in enumerate(classes)}
-    if not set(data.classes) <= set(known):
+    index = {name: i for i, name in enumerate(classes)}
+    if not set(data.classes) <= set(index):
         folded = {name.strip().casefold(): i for i, name in enumerate(classes)}
-        if len(folded) == len(classes) == len(known):
-            known = {n: folded[n.strip().casefold()] for n in data.classes if n.strip().casefold() in folded}
-    unknown = [name for name in data.classes if name not in known]
+        if len(folded) == len(classes) == len(index):
+            index = {n: folded[n.strip().casefold()] for n in data.classes if n.strip().casefold() in folded}
+    unknown = [name for name in data.classes if name not in index]
     if unknown:
         problem = f"{data.source} has the class '{unknown[0]}', which the model does not know"
         near = nearest(unknown[0], classes)
         fix = f"did you mean '{near}'?" if near else f"the model's are {', '.join(classes[:8])}"[:200]
         raise InputError(problem, f"{fix}; name the classes so, or by their numbers")
-    order = np.array([known[name] for name in data.classes], np.int64)
+    order = np.array([index[name] for name in data.classes], np.int64)
     note = "classes were reordered by name, as in the checkpoint"
     return replace(data, labels=order[data.labels], classes=list(classes), notes=[*data.notes, note])
 

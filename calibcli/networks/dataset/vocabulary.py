@@ -33,9 +33,9 @@ def vocabulary(texts: Iterable[list[str]], most: int = VOCABULARY) -> list[str]:
     return ["", *(word for word, _ in counts.most_common(most - 1))]
 
 
-def numbers(texts: Sequence[list[str]], known: Sequence[str], longest: int = LONGEST) -> NDArray[np.int32]:
+def numbers(texts: Sequence[list[str]], words: Sequence[str], longest: int = LONGEST) -> NDArray[np.int32]:
     """Return (N, longest) numbers of the last known words of each text, padded with zeros on the left."""
-    place = {word: i for i, word in enumerate(known) if i}
+    place = {word: i for i, word in enumerate(words) if i}
     out = np.zeros((len(texts), longest), np.int32)
     for row, text in zip(out, texts, strict=True):
         codes = [place[word] for word in text if word in place][-longest:]
@@ -43,7 +43,7 @@ def numbers(texts: Sequence[list[str]], known: Sequence[str], longest: int = LON
     return out
 
 
-def vectors(path: str | Path, known: Sequence[str], width: int) -> tuple[NDArray[np.float32], int]:
+def vectors(path: str | Path, words: Sequence[str], width: int) -> tuple[NDArray[np.float32], int]:
     """Read (V, width) word vectors, zero for words that the file lacks, and count the words that it has.
 
     Args:
@@ -52,8 +52,8 @@ def vectors(path: str | Path, known: Sequence[str], width: int) -> tuple[NDArray
     Raises:
         InputError: the file cannot be read, has vectors of another width, or none of these words.
     """
-    place = {word: i for i, word in enumerate(known) if i}
-    out, count = np.zeros((len(known), width), np.float32), 0
+    place = {word: i for i, word in enumerate(words) if i}
+    out, count = np.zeros((len(words), width), np.float32), 0
     fix = "pass vectors as GloVe has them, and a network with width= as they are long"
     failed = refusing((OSError, UnicodeDecodeError), lambda error: f"{os.fspath(path)} is no text of vectors", fix)
     with failed, open(path, encoding="utf-8") as lines:
@@ -73,5 +73,5 @@ def vectors(path: str | Path, known: Sequence[str], width: int) -> tuple[NDArray
             out[place[word]] = row
             count += 1
     if not count:
-        raise InputError(f"{path} has none of the {len(known) - 1} words", "pass vectors of the texts' language")
+        raise InputError(f"{path} has none of the {len(words) - 1} words", "pass vectors of the texts' language")
     return out, count

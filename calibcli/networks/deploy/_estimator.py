@@ -47,11 +47,11 @@ def write(job: ExportRequest) -> Shipped:
         problem = f"{job.model} holds a {type(classifier).__name__}, which is not a fitted classifier"
         raise InputError(problem, "dump the fitted classifier or Pipeline")
     wrapped, (x, source) = job.estimator(job.scaler, classifier), inputs(job)
-    way = "decision_function" if wrapped.fit_.scaler.kind == "logits" else "predict_proba"
-    scores = _called(classifier, way, x, job.model)
+    method = "decision_function" if wrapped.fit_.scaler.kind == "logits" else "predict_proba"
+    scores = _called(classifier, method, x, job.model)
     expected = np.asarray(wrapped.fit_.scaler(scores.astype(np.float64)))
     compared = _written(job, wrapped, x, expected, "float64" if scores.dtype == np.float64 else "float32")
-    facts = {"takes": "inputs", "classifier": type(classifier).__name__, "scores": way}
+    facts = {"takes": "inputs", "classifier": type(classifier).__name__, "scores": method}
     return Shipped(files=[job.path], compared=compared, facts=facts, notes=notes, inputs=[source] if source else [])
 
 
@@ -67,22 +67,22 @@ def _written(job: ExportRequest, fitted: Any, x: Array, expected: Array, dtype: 
             data = _skops().dumps(fitted) if job.path.suffix == ".skops" else pickle.dumps(fitted)
         temporary.write_bytes(data)
         again = read(temporary, trust=True)
-        probs, one = (_called(again, "predict_proba", rows, job.path) for rows in (x, x[:1]))
+        probs, alone = (_called(again, "predict_proba", rows, job.path) for rows in (x, x[:1]))
         if not dtype:
             compared = of_scores(job.scaler, x, probs, "float64", job.tolerance)
         else:
             compared = compare(expected, probs, dtype, job.tolerance)
         compared.require(job.path.name)
-        if not np.allclose(one, probs[:1], rtol=0, atol=compared.limit if dtype != "float32" else ONE_ROW):
+        if not np.allclose(alone, probs[:1], rtol=0, atol=compared.limit if dtype != "float32" else ONE_ROW):
             problem = f"{job.path.name} gives a different result for one row alone"
             raise InputError(problem, "report it with the classifier")
     return compared
 
 
-def _called(model: Any, way: str, x: Array, path: Path) -> Array:
+def _called(model: Any, method: str, x: Array, path: Path) -> Array:
     fix = "check --data: rows as the classifier was fitted on"
     with refusing(FAILURES, lambda e: f"{path} does not take these rows ({str(e)[:200]})", fix):
-        return np.asarray(getattr(model, way)(x))
+        return np.asarray(getattr(model, method)(x))
 
 
 def inputs(job: ExportRequest) -> tuple[Array, dict[str, str]]:

@@ -63,8 +63,8 @@ def _alone(job: ExportRequest, wide: bool) -> Shipped:
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
         [p] = onnx_run.run(running, iter([({"scores": fed}, len(fed))]), ["probabilities"])
-        [one] = onnx_run.run(running, iter([({"scores": fed[:1]}, 1)]), ["probabilities"])
-        if len(one) != 1:
+        [single] = onnx_run.run(running, iter([({"scores": fed[:1]}, 1)]), ["probabilities"])
+        if len(single) != 1:
             raise InputError("the model does not take one row", "report it with the calibrator")
         compared = target.of_scores(scaler, fed, p, "float32", job.tolerance)
         compared.require(job.path.name)
@@ -86,13 +86,13 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
         raise InputError(f"{path.name} holds a calibrator already", "export the network again, without it")
     with atomic(job.path) as temporary:  # beside its weights
         raw = _raw(model, place, temporary, rows, job.scaler, job.kind)
-        scaler = _given(job.scaler, raw.shape[1], place.held)
+        scaler = _given(job.scaler, raw.shape[1], place.scores)
         expected = scaler.map(_as_logits(raw, place, scaler))
         told = _predictions(model, name, onnx_run.session(temporary), rows, raw)
         _put(model, place, scaler, wide, opset or OPSET, name)
         remarks = [] if keeps_class(scaler) else [_follow(model, name, one, place) for one in told]
-        known = {p.key: p.value for p in model.metadata_props}
-        helper.set_model_props(model, {**known, **stamp(job), onnx_run.OUTPUT: name, onnx_run.GIVES: _gives(place)})
+        metadata = {p.key: p.value for p in model.metadata_props}
+        helper.set_model_props(model, {**metadata, **stamp(job), onnx_run.OUTPUT: name, onnx_run.GIVES: _gives(place)})
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
         [out] = onnx_run.run(running, _feeds(running, rows), [name])
@@ -101,7 +101,7 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
         cost = functools.partial(_rounding, raw, expected, place, scaler)
         compared = target.compare(expected, p, dtype, job.tolerance, keeps, cost)
         compared.require(job.path.name, HALF if dtype == "float16" else "")
-    placed = f"before {place.before}" if place.before else f"behind {place.held}"
+    placed = f"before {place.before}" if place.before else f"behind {place.scores}"
     arithmetic = "float64" if wide else "float32"
     facts = {"takes": "inputs", "output": name, "placed": placed, "arithmetic": arithmetic}
     notes = [f"weights are stored beside the model: {', '.join(beside)}"] if beside else []
@@ -149,37 +149,37 @@ def _raw(model: Any, place: Place, temporary: Path, rows: Dataset, scaler: Scale
     """Run a copy of the network that has the value at the place as an output; see `_scores`."""
     graph = type(model)()
     graph.CopyFrom(model)
-    if place.at not in {o.name for o in graph.graph.output}:
-        graph.graph.output.append(helper.make_empty_tensor_value_info(place.at))
+    if place.tensor not in {o.name for o in graph.graph.output}:
+        graph.graph.output.append(helper.make_empty_tensor_value_info(place.tensor))
     temporary.write_bytes(graph.SerializeToString())
     return _scores(onnx_run.session(temporary), place, rows, scaler, kind)
 
 
 def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler, kind: str | None) -> Array:
-    """Return the output `place.at`, (n, columns) float64, and store its type and kind in the place.
+    """Return the output `place.tensor`, (n, columns) float64, and store its type and kind in the place.
 
     Raises:
         InputError: as `inference.check`, or the output is no table of floats.
     """
-    [raw] = onnx_run.run(running, _feeds(running, rows), [place.at])
+    [raw] = onnx_run.run(running, _feeds(running, rows), [place.tensor])
     if raw.ndim == 1:
         place.flat, raw = True, raw[:, None]
     if raw.ndim != 2:
-        problem = f"'{place.at}' has shape {raw.shape}, not (rows, classes)"
+        problem = f"'{place.tensor}' has shape {raw.shape}, not (rows, classes)"
         raise InputError(problem, "choose one: --to onnx:output=NAME")
     place.kind = next((kind for kind, name in KINDS.items() if np.dtype(name) == raw.dtype), 0)
     if not place.kind:
-        raise InputError(f"'{place.at}' holds {raw.dtype}, not floats", "choose one: --to onnx:output=NAME")
-    steady(running, place.at, rows)
-    if kind is not None and place.held != "logits":
-        place.held = kind
+        raise InputError(f"'{place.tensor}' holds {raw.dtype}, not floats", "choose one: --to onnx:output=NAME")
+    steady(running, place.tensor, rows)
+    if kind is not None and place.scores != "logits":
+        place.scores = kind
     one_label = raw.shape[1] == 1 or np.allclose(raw.sum(axis=1), 1, atol=1e-3)
-    if kind is None and place.held != "logits" and not one_label and (problem := inference.unit_interval(raw)):
+    if kind is None and place.scores != "logits" and not one_label and (problem := inference.unit_interval(raw)):
         raise InputError(problem, inference.NO_LOGITS)
-    if not place.held:
-        place.held = _held(raw)
-        if place.held == "probabilities" and raw.shape[1] == 1 and scaler.kind == "logits":  # or narrow logits
-            problem = f"every value of '{place.at}' lies in [0, 1] as a probability does, and no Sigmoid gives them"
+    if not place.scores:
+        place.scores = _held(raw)
+        if place.scores == "probabilities" and raw.shape[1] == 1 and scaler.kind == "logits":  # or narrow logits
+            problem = f"every value of '{place.tensor}' lies in [0, 1] as a probability does, and no Sigmoid gives them"
             fix = "fit the calibrator on what this network gives, not on logits, or end it with a Sigmoid"
             raise InputError(f"{problem}; the calibrator was fitted on logits", fix)
     return raw.astype(np.float64)
@@ -207,7 +207,7 @@ def steady(running: Any, name: str, rows: Dataset) -> None:
 
 def _gives(place: Place) -> str:
     """Return the kind of the scores that the output holds: logits or probabilities."""
-    return "probabilities" if place.before == "Softmax" else place.held
+    return "probabilities" if place.before == "Softmax" else place.scores
 
 
 def _held(raw: Array) -> str:
@@ -234,7 +234,7 @@ def _as_logits(raw: Array, place: Place, scaler: Scaler) -> Array:
     """Convert the scores at the place to logits or log-probabilities (n, K)."""
     if scaler.columns == 1:
         return logits_of(raw[:, :1], scaler.kind)
-    return logits_of(raw, "logits" if place.held == "logits" else "probabilities")
+    return logits_of(raw, "logits" if place.scores == "logits" else "probabilities")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,13 +267,13 @@ def _predictions(model: Any, name: str, running: Any, rows: Dataset, scores: Arr
     Args:
         name: of the output of scores.  running: a session of the graph.  scores: (n, columns), of the rows.
     """
-    graph, found = model.graph, list[Predicted]()
+    graph, predicted = model.graph, list[Predicted]()
     k = max(2, scores.shape[1])
     half = 0.5 if scores.min() >= 0 else 0
-    both = scores if scores.shape[1] > 1 else np.concatenate([2 * half - scores, scores], axis=1)
-    ends = np.sort(both, axis=1)
+    class_scores = scores if scores.shape[1] > 1 else np.concatenate([2 * half - scores, scores], axis=1)
+    ends = np.sort(class_scores, axis=1)
     apart = ends[:, -1] - ends[:, -2] > 1e-5  # equal scores may fall either way
-    top = both.argmax(axis=1)[apart]
+    top = class_scores.argmax(axis=1)[apart]
     listed = [a for node in graph.node for a in node.attribute if a.name.startswith("classlabels_")]
     for o in graph.output:
         if o.name == name or o.type.WhichOneof("value") != "tensor_type" or o.type.tensor_type.elem_type not in NAMED:
@@ -282,17 +282,17 @@ def _predictions(model: Any, name: str, running: Any, rows: Dataset, scores: Arr
         if values.size != len(scores) or not apart.any():
             continue
         flat = values.reshape(-1)[apart]
-        said = {c: Counter(flat[top == c].tolist()).most_common(1)[0] for c in np.unique(top).tolist()}
-        if sum(times for _, times in said.values()) < AGREE * len(flat) or len({v for v, _ in said.values()}) < len(
-            said
+        votes = {c: Counter(flat[top == c].tolist()).most_common(1)[0] for c in np.unique(top).tolist()}
+        if sum(times for _, times in votes.values()) < AGREE * len(flat) or len({v for v, _ in votes.values()}) < len(
+            votes
         ):
             continue
         names = next((tuple(a.ints) or tuple(s.decode() for s in a.strings) for a in listed
                       if len(a.ints or a.strings) == k), ())  # fmt: skip
-        if any(names and names[c] != value for c, (value, _) in said.items()) or not names:
-            names = tuple(said[c][0] for c in range(k)) if len(said) == k else ()
-        found.append(Predicted(o.name, o.type.tensor_type.elem_type, values.ndim == 2, names))
-    return found
+        if any(names and names[c] != value for c, (value, _) in votes.items()) or not names:
+            names = tuple(votes[c][0] for c in range(k)) if len(votes) == k else ()
+        predicted.append(Predicted(o.name, o.type.tensor_type.elem_type, values.ndim == 2, names))
+    return predicted
 
 
 def _follow(model: Any, name: str, predicted: Predicted, place: Place) -> str:
@@ -300,8 +300,8 @@ def _follow(model: Any, name: str, predicted: Predicted, place: Place) -> str:
     graph, old = model.graph, f"{PREFIX}{predicted.output}_before"
     for node in graph.node:
         for names in (node.input, node.output):
-            for i, one in enumerate(names):
-                if one == predicted.output:
+            for i, value_name in enumerate(names):
+                if value_name == predicted.output:
                     names[i] = old
     if not predicted.classes or place.flat:
         kept = [o for o in graph.output if o.name != predicted.output]
@@ -338,29 +338,29 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
     graph = model.graph
     fresh = f"{PREFIX}before"
     kind = place.kind
-    stays = scaler.choice.name == "temperature" and place.held == "logits"  # z / T, as a fold would give it
+    stays = scaler.choice.name == "temperature" and place.scores == "logits"  # z / T, as a fold would give it
     o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(KINDS[kind]).eps), opset, stays)
     working = TensorProto.DOUBLE if wide else TensorProto.FLOAT
-    x = Value(o, fresh if not place.before else place.at)
+    x = Value(o, fresh if not place.before else place.tensor)
     x = o.along("Unsqueeze", 1, 13, x) if place.flat else x
     z = o.cast(x, working) if kind != working else x
     z = target.mapped(o, scaler, z)
-    z = o.exp(z) if place.held == "probabilities" else z
+    z = o.exp(z) if place.scores == "probabilities" else z
     if scaler.columns == 1:
-        z = o.column(z, 1) if place.held == "probabilities" else o.column(z, 1) - o.column(z, 0)
+        z = o.column(z, 1) if place.scores == "probabilities" else o.column(z, 1) - o.column(z, 0)
     z = o.along("Squeeze", 1, 13, z) if place.flat else z
-    out = o.cast(z, kind, place.at if not place.before else f"{PREFIX}after")
+    out = o.cast(z, kind, place.tensor if not place.before else f"{PREFIX}after")
     nodes = list(graph.node)
     if place.before:
-        ends = (i for i, node in enumerate(nodes) if node.op_type in onnx_graph.ENDS and place.at in node.input)
-        at = next(i for i in ends if onnx_graph.leads(nodes, nodes[i], name))
-        nodes[at].input[0] = out.name
-        nodes[at:at] = o.nodes
+        ends = (i for i, node in enumerate(nodes) if node.op_type in onnx_graph.ENDS and place.tensor in node.input)
+        index = next(i for i in ends if onnx_graph.leads(nodes, nodes[i], name))
+        nodes[index].input[0] = out.name
+        nodes[index:index] = o.nodes
     else:
         for node in nodes:
             for names in (node.input, node.output):
-                for i, one in enumerate(names):
-                    if one == place.at:
+                for i, value_name in enumerate(names):
+                    if value_name == place.tensor:
                         names[i] = fresh
         nodes += o.nodes
     del graph.node[:]
@@ -372,7 +372,7 @@ def _probabilities(out: Array, place: Place, scaler: Scaler) -> Array:
     out = np.asarray(out, np.float64)
     out = out[:, None] if out.ndim == 1 else out
     if scaler.columns == 1:
-        p = out if place.held == "probabilities" else 1 / (1 + np.exp(-out))
+        p = out if place.scores == "probabilities" else 1 / (1 + np.exp(-out))
         return np.concatenate([1 - p, p], axis=1)
     return out if _gives(place) == "probabilities" else softmax(out)
 
@@ -389,14 +389,14 @@ def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> floa
     before = 0.0
     for _ in range(target.DRAWS):
         z = raw + unit * (generator.random(raw.shape) - 0.5)
-        moved = scaler.map(_as_logits(np.clip(z, 0, 1) if place.held == "probabilities" else z, place, scaler))
+        moved = scaler.map(_as_logits(np.clip(z, 0, 1) if place.scores == "probabilities" else z, place, scaler))
         before = max(before, float(np.abs(np.exp(moved) - exact).max()))
 
     def half(x: Array) -> Array:
         with np.errstate(over="ignore"):
             return x.astype(np.float16).astype(np.float64)
 
-    if place.held == "probabilities":
+    if place.scores == "probabilities":
         return before + float(np.abs(half(exact) - exact).max())
     plain = scaler.choice.name == "temperature" and scaler.columns > 1
     p = softmax(half(raw * float(scaler.parameters["beta"]) if plain else expected))
@@ -418,7 +418,7 @@ def before(
             raw = _raw(model, place, Path(name) / network.name, rows, scaler, kind)
     else:
         raw = _scores(onnx_run.session(network), place, rows, scaler, kind)
-    given = _given(scaler, raw.shape[1], place.held)
+    given = _given(scaler, raw.shape[1], place.scores)
     logits = _as_logits(raw, place, given)
 
     return log_softmax(logits), lambda: _rounding(raw, given.map(logits), place, given)

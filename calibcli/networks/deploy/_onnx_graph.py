@@ -144,16 +144,16 @@ KINDS: dict[int, str] = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "floa
 
 @dataclass
 class Place:
-    """The place of a calibrator: the tensor `at` of type `kind`.
+    """The place of a calibrator: the name of a tensor, of type `kind`.
 
     Attributes:
-        held: what the tensor holds, logits or probabilities.  before: the Softmax that follows, "" for none.
+        scores: what the tensor holds, logits or probabilities.  before: the Softmax that follows, "" for none.
         flat: whether the tensor is (n,), one score for each row.
     """
 
-    at: str
+    tensor: str
     kind: int
-    held: str
+    scores: str
     before: str
     flat: bool = False
 
@@ -187,15 +187,15 @@ def find(model: Any, output: str, path: str) -> tuple[str, Place]:
         names = ", ".join(floats)
         raise UsageError(f"{path} has {len(floats)} outputs of floats ({names})", "choose one: --to onnx:output=NAME")
     name = output or next(iter(floats))
-    at, kind = name, floats[name]
-    while at in producers and producers[at].op_type in THROUGH:
-        at = producers[at].input[0]
-    end = producers[at].op_type if at in producers else ""
+    value, kind = name, floats[name]
+    while value in producers and producers[value].op_type in THROUGH:
+        value = producers[value].input[0]
+    end = producers[value].op_type if value in producers else ""
     if end in NOT_SCORES:
         raise InputError(f"output '{name}' of {path} comes from {end}, which leaves no scores", NOT_SCORES[end])
     if end not in ENDS:
         return name, Place(name, kind, "probabilities" if end == "Sigmoid" else "", "")
-    node = producers[at]
+    node = producers[value]
     axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
     if axis not in (-1, 1):
         raise InputError(f"{end} of {path} is over axis {axis}, not over classes", "export the model with logits")

@@ -228,8 +228,8 @@ def _run(program: Any, inputs: Any) -> Tensor:
     """Run all rows, and the first row alone, to see that the batch size is not a constant of the program."""
     with torch.no_grad(), warnings.catch_warnings(action="ignore"):
         out: Tensor = program(inputs)
-        one: Tensor = program(inputs[:1])
-    if not torch.allclose(one, out[:1], rtol=1e-3, atol=1e-5):
+        single: Tensor = program(inputs[:1])
+    if not torch.allclose(single, out[:1], rtol=1e-3, atol=1e-5):
         problem = "the program gives a different result for one row alone"
         raise InputError(problem, "its model's batch norm is in train mode?")
     return out

@@ -347,11 +347,11 @@ def _pickle(source: Path, to: Path, change: Change) -> list[str]:
     return ["a plain state dict cannot record what was folded into it; .safetensors can"] if plain else []
 
 
-def _changed(tree: Mapping[Any, Any], tensors: Mapping[str, Tensor], at: str = "") -> dict[Any, Any]:
+def _changed(tree: Mapping[Any, Any], tensors: Mapping[str, Tensor], prefix: str = "") -> dict[Any, Any]:
     """Return the tree with these tensors, by full name, replaced."""
     changed = dict[Any, Any]()
     for key, value in tree.items():
-        name = weights.joined(at, str(key))
+        name = weights.joined(prefix, str(key))
         if isinstance(value, Tensor):
             changed[key] = tensors.get(name, value)
         elif isinstance(value, Mapping) and any(full.startswith(f"{name}.") for full in tensors):

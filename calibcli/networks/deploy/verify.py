@@ -175,13 +175,13 @@ def _require_cut(job: ExportRequest, run: _Runner) -> None:
     probe[0, -1] = cut / 8 or SMALL
     probe = probe[:, 1:] if scaler.columns == 1 else probe
     probe = (np.log(probe) if scaler.kind == "log_probabilities" else probe).astype(run.dtype)
-    found = of_scores(scaler, probe, run.call(probe), "float32", job.tolerance)
-    if not found.within:
+    compared = of_scores(scaler, probe, run.call(probe), "float32", job.tolerance)
+    if not compared.within:
         does = f"raises probabilities below {cut:g} to it" if cut else "leaves small probabilities as they are"
         problem = (
             f"{job.path.name} maps smaller probabilities than these rows have in another way: the calibrator {does}"
         )
-        raise InputError(f"{problem}, and max|dp| is {found.most:.2g} there", "export the calibrator again")
+        raise InputError(f"{problem}, and max|dp| is {compared.most:.2g} there", "export the calibrator again")
 
 
 def _scores(job: ExportRequest, run: _Runner | None) -> tuple[Predictions, Array, Array | None]:
@@ -202,8 +202,8 @@ def _scores(job: ExportRequest, run: _Runner | None) -> tuple[Predictions, Array
     if other.k != rows.k:
         raise InputError(f"{path} has {other.k} classes, {rows.source} has {rows.k}", "pass outputs for the same rows")
     for name, a, b in (("ids", rows.ids, other.ids), ("labels", rows.labels, other.labels)):
-        known = name == "ids" or (rows.record.labelled and other.record.labelled)
-        if known and a is not None and b is not None and len(a) == len(b) and not np.array_equal(a, b):
+        comparable = name == "ids" or (rows.record.labelled and other.record.labelled)
+        if comparable and a is not None and b is not None and len(a) == len(b) and not np.array_equal(a, b):
             raise InputError(f"{path} has other {name} than {rows.source}", "pass the same rows, in the same order")
     return rows, softmax(other.logits), None
 
@@ -232,9 +232,9 @@ def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Cal
         if job.path.suffix == ".onnx":
             wrong = onnx_export.contradictions(job.path, rows, _output(job))
             # an output that contradicts the scores of the network before as well is some other class
-            if one := next((o for o in wrong if o not in onnx_export.contradictions(before, rows, _output(job))), ""):
+            if name := next((o for o in wrong if o not in onnx_export.contradictions(before, rows, _output(job))), ""):
                 problem = (
-                    f"{job.path.name} contradicts itself: its output '{one}' is not the class of its largest score"
+                    f"{job.path.name} contradicts itself: its output '{name}' is not the class of its largest score"
                 )
                 raise InputError(problem, "export it again with this version, which lets that output follow the scores")
         # `kind` says that outputs are logits where they would pass for probabilities

@@ -45,8 +45,8 @@ class Followed(TorchFunctionMode):
         try:
             y, jets = RULES.get(call.func, generic)(call)
             if jets is not None:
-                for one, jet in zip(y, jets) if isinstance(y, tuple | list) else [(y, jets)]:
-                    take(one, jet)
+                for tensor, jet in zip(y, jets) if isinstance(y, tuple | list) else [(y, jets)]:
+                    take(tensor, jet)
         except Lost as error:
             why, *value = error.args
             self.lose(call.func, why)
@@ -167,7 +167,7 @@ class Bend:
     def forms(self, directions: Sequence[Tensor]) -> Tensor:
         """Compute v'Rv (m,) for directions (m, *shape), a tensor for each parameter."""
 
-        def one(*v: Tensor) -> Tensor:
+        def form(*v: Tensor) -> Tensor:
             bends = _Bends(self, v)
             with bends:
                 self.run()
@@ -176,7 +176,7 @@ class Bend:
             return bends.total
 
         with torch.no_grad():
-            out: Tensor = torch.func.vmap(one)(*directions)
+            out: Tensor = torch.func.vmap(form)(*directions)
         return out
 
 
@@ -198,11 +198,11 @@ class _SavedCalls(Followed):
 class _Bends(Followed):
     """Carry first derivatives along one direction with every value, while it is on, and sum up the bends."""
 
-    def __init__(self, of: Bend, direction: Sequence[Tensor]) -> None:
+    def __init__(self, bend: Bend, direction: Sequence[Tensor]) -> None:
         super().__init__()
-        self.adjoints = of.adjoints
+        self.adjoints = bend.adjoints
         self.total: Tensor = torch.zeros((), dtype=torch.float64, device=direction[0].device)
-        for p, v in zip(of.parameters, direction):
+        for p, v in zip(bend.parameters, direction):
             self.carried.hold(p, [(v, None)])
 
     def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

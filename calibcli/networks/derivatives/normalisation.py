@@ -274,12 +274,12 @@ class JetNorm(Function):
         """
         x, x1, x2, w, w1, b1, centre, rate, *moments = ctx.saved_tensors
         n = x.numel() // x.shape[1]
-        zero, one = torch.zeros_like(rate), torch.ones_like(rate)
+        zeros, ones = torch.zeros_like(rate), torch.ones_like(rate)
         g1_u, g1_sum = inner(g1, x, centre, rate)
         g2_u, g2_sum = inner(g2, x, centre, rate)
-        g1_x1 = inner(g1, x1, zero, one)[0]
-        g2_x1 = inner(g2, x1, zero, one)[0]
-        g2_x2 = inner(g2, x2, zero, one)[0]
+        g1_x1 = inner(g1, x1, zeros, ones)[0]
+        g2_x1 = inner(g2, x1, zeros, ones)[0]
+        g2_x2 = inner(g2, x2, zeros, ones)[0]
         with torch.enable_grad():
             free = [v.detach().requires_grad_() for v in (w, rate, *moments)]
             values = coefficients(w1, b1, free)

@@ -144,13 +144,13 @@ def product(call: Call) -> tuple[Any, Any]:
     """The rule of bilinear functions, some with a bias: f(a, b)'' = f(a'', b) + 2 f(a', b') + f(a, b'')."""
     if len(call.args) < 2 or {"bias", "input", "weight", "out"} & set(call.kwargs):
         return generic(call)
-    (a, b), rest = call.args[:2], call.args[2:]
-    c, rest = (rest[0], rest[1:]) if call.func in BIASED and rest else (None, rest)
+    (a, b), others = call.args[:2], call.args[2:]
+    c, others = (others[0], others[1:]) if call.func in BIASED and others else (None, others)
 
     def f(a: Any, b: Any, c: Any = None) -> Any:
         if a is None or b is None:
             return None
-        return call.func(a, b, *((c, *rest) if call.func in BIASED else rest), **call.kwargs)
+        return call.func(a, b, *((c, *others) if call.func in BIASED else others), **call.kwargs)
 
     jets = []
     for (a1, a2), (b1, b2), (c1, c2) in zip(*map(call.jets, (a, b, c))):
@@ -205,14 +205,14 @@ def instance_normed(call: Call) -> tuple[Any, Any]:
 
 def elementwise(call: Call) -> tuple[Any, Any]:
     """The rule of smooth functions of one number each: f(x)' = f_x x', f(x)'' = f_xx x'² + f_x x''."""
-    x, *rest = call.args or (None,)
+    x, *others = call.args or (None,)
     if call.lookup(x) is None:
         return generic(call)
 
     y = call.value()
     if y is x:
         raise Lost("it writes into its argument", y)
-    f1, f2 = derivatives(lambda t: call.func(t, *rest, **call.kwargs), x)
+    f1, f2 = derivatives(lambda t: call.func(t, *others, **call.kwargs), x)
     jets = []
     for x1, x2 in call.jets(x):
         jets.append((times(f1, x1), total(None if x1 is None else f2 * x1.square(), times(f1, x2))))
@@ -221,9 +221,9 @@ def elementwise(call: Call) -> tuple[Any, Any]:
 
 def softmax(call: Call) -> tuple[Any, Any]:
     """The rule of softmax: with c = x' - Σ p x', p' = p c and p'' = p (c² - Σ p c²) + p (x'' - Σ p x'')."""
-    x, *rest = call.args or (None,)
-    dim = rest[0] if rest else call.kwargs.get("dim")
-    if call.lookup(x) is None or dim is None or len(rest) > 1 or call.kwargs.get("dtype") is not None:
+    x, *others = call.args or (None,)
+    dim = others[0] if others else call.kwargs.get("dim")
+    if call.lookup(x) is None or dim is None or len(others) > 1 or call.kwargs.get("dtype") is not None:
         return generic(call)
     p = call.value()
 

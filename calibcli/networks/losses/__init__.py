@@ -125,10 +125,10 @@ def objective(spec: str, penalties: list[str] | tuple[str, ...] = ()) -> Objecti
         choice = LOSSES.choose(head)
         loss = choice()
         loss.spec = choice.spec
-    made = Objective(loss, [p() for p in extra], "+".join([loss.spec, *(p.spec for p in extra)]))
-    for penalty, choice in zip(made.penalties, extra):
+    terms = Objective(loss, [p() for p in extra], "+".join([loss.spec, *(p.spec for p in extra)]))
+    for penalty, choice in zip(terms.penalties, extra):
         penalty.spec = choice.spec
-    return made
+    return terms
 
 
 def of_rows(spec: str) -> Loss:
@@ -137,18 +137,18 @@ def of_rows(spec: str) -> Loss:
     Raises:
         UsageError: unknown name or option, or a penalty, which needs a batch of a model and would be left out.
     """
-    made = objective(spec)
-    if dropped := pressing(made):
+    terms = objective(spec)
+    if dropped := pressing(terms):
         problem = f"{dropped} is a penalty on a batch of a model, and this takes a loss of single rows"
-        fix = f"pass {made.loss.spec} for the loss without it; {made.spec} acts in calibcli.train (calib fit --loss)"
-        own = f"in a loop of your own as calibcli.networks.losses.objective('{made.spec}')"
-        raise UsageError(problem, f"{fix}, or {own}")
-    return made.loss
+        fix = f"pass {terms.loss.spec} for the loss without it; {terms.spec} acts in calibcli.train (calib fit --loss)"
+        in_own_loop = f"in a loop of your own as calibcli.networks.losses.objective('{terms.spec}')"
+        raise UsageError(problem, f"{fix}, or {in_own_loop}")
+    return terms.loss
 
 
-def pressing(made: Objective) -> str:
+def pressing(terms: Objective) -> str:
     """Name the penalties of an objective that are not weighted 0, joined by `+`; "" for none."""
-    return "+".join(p.spec for p in made.penalties if p.weight > 0)
+    return "+".join(p.spec for p in terms.penalties if p.weight > 0)
 
 
 def final(asked: str | Callable[..., Any] = "ce") -> Any:

@@ -292,8 +292,8 @@ def one(loss: Callable[..., Any]) -> Callable[..., Any]:
 
 def build(spec: str) -> Loss:
     """Make a loss of the user's own that was added."""
-    own = OWN[spec]()
-    loss = own if isinstance(own, Loss) else Own(own)
+    instance = OWN[spec]()
+    loss = instance if isinstance(instance, Loss) else Own(instance)
     loss.spec = spec
     return loss
 

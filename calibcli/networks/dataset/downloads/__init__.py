@@ -37,6 +37,6 @@ def read(path: Path, split: str) -> DatasetArrays | None:
     Raises:
         InputError: there is no such split, or files are damaged.
     """
-    known = of(path)
+    layout = of(path)
     with warnings.catch_warnings(action="ignore"):  # NumPy, SciPy and pickle warn about damaged files, which we refuse
-        return None if known is None else known[0](known[1], split)
+        return None if layout is None else layout[0](layout[1], split)

@@ -73,8 +73,8 @@ def read_cifar(members: MembersByName, split: str) -> DatasetArrays:
         classes = [_text(one) for one in class_names] if isinstance(class_names, list) else []
     else:
         width = 2 if hundred else 1
-        at = 0 if level == "coarse" or not hundred else 1
-        parts = [_records(data[batch], width, at, f"{batch} of {members.path}") for batch in names]
+        label_column = 0 if level == "coarse" or not hundred else 1
+        parts = [_records(data[batch], width, label_column, f"{batch} of {members.path}") for batch in names]
         classes = [line.strip() for one in extra for line in _text(data[one]).splitlines() if line.strip()]
     pixels = np.concatenate([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
     labels = np.concatenate([part[1] for part in parts])
@@ -126,12 +126,12 @@ def _batch(data: bytes, key: str, where: str) -> tuple[NDArray[np.uint8], NDArra
     return pixels, np.array(labels, np.int64)
 
 
-def _records(data: bytes, width: int, at: int, where: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+def _records(data: bytes, width: int, label_column: int, where: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     if not data or len(data) % (width + PIXELS):
         problem = f"{where} is {len(data):,} bytes long, no multiple of {width + PIXELS:,}"
         raise InputError(problem, "download it again")
     rows = np.frombuffer(data, np.uint8).reshape(-1, width + PIXELS)
-    return rows[:, width:], rows[:, at].astype(np.int64)
+    return rows[:, width:], rows[:, label_column].astype(np.int64)
 
 
 def _text(value: Any) -> str:
@@ -306,7 +306,7 @@ def _val(members: MembersByName) -> list[tuple[Place, str]]:
     return pairs
 
 
-def _train(members: MembersByName, known: list[str]) -> list[tuple[Place, str]]:
+def _train(members: MembersByName, labels: list[str]) -> list[tuple[Place, str]]:
     """List (picture, class) from the folders `train/CLASS/images/NAME`."""
     if members.kind == "zip":
         archive = zipfile.ZipFile(members.path)
@@ -317,4 +317,4 @@ def _train(members: MembersByName, known: list[str]) -> list[tuple[Place, str]]:
             if parts[-2:-1] == ("images",) and parts[-4:-3] == ("train",) and PurePosixPath(*parts[:-4]) == root:
                 pairs.append((zipfile.Path(archive, name), parts[-3]))
         return pairs
-    return [(path, label) for label in known for path in sorted((members.path / "train" / label / "images").iterdir())]
+    return [(path, label) for label in labels for path in sorted((members.path / "train" / label / "images").iterdir())]

@@ -148,8 +148,8 @@ def read_sst(members: MembersByName, split: str) -> DatasetArrays:
     name, files = members.split(split, present), [FILES[one] for one in present]
     data = members.read(files)
     trees = {one: _trees(data[FILES[one]], f"{FILES[one]} of {members.path}") for one in present}
-    known = vocabulary([[w for w in words if w] for one in present for words, _ in trees[one]], most=1 << 31)
-    number = {word: i for i, word in enumerate(known)} | {JOIN: -1}
+    word_list = vocabulary([[w for w in words if w] for one in present for words, _ in trees[one]], most=1 << 31)
+    number = {word: i for i, word in enumerate(word_list)} | {JOIN: -1}
     sentences = [(i, tree) for i, tree in enumerate(trees[name]) if tree[1][-1][0] != NEUTRAL]
     rows = [(i, words, node) for i, (words, nodes) in sentences for node in (nodes if name == "train" else nodes[-1:])]
     out = np.zeros((len(rows), max((len(words) for _, (words, _) in sentences), default=1)), np.int32)
@@ -160,7 +160,7 @@ def read_sst(members: MembersByName, split: str) -> DatasetArrays:
     note = f"trees of words, {name}: {phrases}{len(sentences):,} sentences, without those that are neutral as a whole"
     ids = np.array([f"{name} {i + 1}:{start}-{stop}" for i, _, (_, start, stop) in rows])
     sha256 = members.sha256(files, data)
-    arrays = DatasetArrays({"": Memory(out)}, labels, sha256, ids, CLASSES, [note], integral=True, words=known)
+    arrays = DatasetArrays({"": Memory(out)}, labels, sha256, ids, CLASSES, [note], integral=True, words=word_list)
     return replace(arrays, published="Stanford Sentiment Treebank")
 
 
@@ -183,12 +183,12 @@ def parsed(line: str) -> Tree:
             words.append(word)
             above[-1][2].append("word")
         elif closing and len(above) > 1:
-            own, start, parts = above.pop()
+            phrase_label, start, parts = above.pop()
             if parts == ["tree", "tree"]:
                 words.append(JOIN)
             elif parts != ["word"]:
                 raise ValueError(f"a node has {len(parts)} parts")
-            nodes.append((own, start, len(words)))
+            nodes.append((phrase_label, start, len(words)))
             above[-1][2].append("tree")
         else:
             raise ValueError("a bracket too many")
