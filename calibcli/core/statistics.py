@@ -236,16 +236,14 @@ def unseen_reach(z: float, spread: float, seen: float, unseen: float) -> float:
         h₁² = z² spread + a seen h₁         rows that were drawn too seldom,
         h₂³ = (z √spread)³ + (a unseen)³    rows that were not drawn at all.
 
-    Ours. Let c_i be what row i adds to the estimate beyond the mean; then `spread` is Σ c² and `seen` is Σ c³ / Σ c².
-    Among the distributions that reweight the same rows by exp(s c), the variance grows with the mean at the rate
-    `seen`, so h₁ is the score form (Wilson 1927, whose Σ c³ / Σ c² is (1 - 2p) / n). Kinds of rows that are not in the
-    file are in none of those distributions, which is why h₂ is needed. -ln α rows of such a kind may be missing, and
-    each moves the mean by at most `unseen`. That all of them are missing and the noise of the other rows hides it as
-    well is rarer than α, so less than the sum of both is enough: their cubes are added. Over all mixtures of noise and
-    of rare rows of one size, this errs in at most 5.1 % at α = .05 (adding squares: 5.0 %, the larger of both: 5.7 %),
-    and in 5.8 % if 3 rows of a kind are expected in the file and all may be missing. The cost of rows is known even
-    where it did not occur: `unseen` is what the dearest row of the file would add. If all rows have one size, `seen`
-    equals `unseen` and h₁ is the larger.
+    Ours; derived in docs/statistics/means.md. Let c_i be what row i adds to the estimate beyond the mean; then `spread`
+    is Σ c² and `seen` is Σ c³ / Σ c². Among the distributions that reweight the same rows by exp(s c), the variance
+    grows with the mean at the rate `seen`, so h₁ is the score form (Wilson 1927, whose Σ c³ / Σ c² is (1 - 2p) / n).
+    Kinds of rows that are not in the file are in none of these, which is why h₂ is needed: -ln α rows of such a kind
+    may be missing, each worth at most `unseen`, the cost of the dearest row of the file. That all of them are missing
+    and noise hides it as well is rarer than α, so cubes are added: over all mixtures of noise and rare rows of one size
+    this errs in at most 5.1 % at α = .05 (squares: 5.0 %, the larger of both: 5.7 %), and in 5.8 % if 3 rows of a kind
+    are expected and all may be missing. If all rows have one size, `seen` equals `unseen` and h₁ is the larger.
 
     Args:
         z: Φ(z) = 1 - α, or Student's quantile.

@@ -15,7 +15,7 @@ bins b with d_b = Σ s r, and mean m and variance v of p over the rows of one ou
 
 A metric has its bound in its trait `condensed`. Without one, sums over classes are exact, metrics that read the scores
 again have the number of rows read in their interval, and a mean (`MeanOf`) is exact if it stays the same wherever in
-their cells the rows are placed.
+their cells the rows are placed. Proofs: docs/statistics/merged-rows.md.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ cut between two bins divides the tie of the row. So the gap of bin b is
     d̂_b = Σ_i w_i h_ib r_i / W,    of the population δ_b;    the error of a model is Σ |δ_b| over its bins.
 
 `difference` gives Σ |δ_b| of the second model less that of the first, with an interval; `Gaps` has the theory.
+Derivations: docs/statistics/paired-bins.md.
 """
 
 from __future__ import annotations

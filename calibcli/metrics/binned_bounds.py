@@ -7,18 +7,12 @@ of d_b. Then
     ECE = Σ |d_b| = s·d,    its estimate E = Σ |d̂_b|,    unit = Σ w_i² = 1 / n_eff,
     spread_b = Σ w_i² r_i² over the bin: the variance of d̂_b about 0, a little more than that about d_b.
 
-The plain bounds (`method=score`):
+- Plain upper bound: ECE = s·d <= E + s·(d - d̂), the noise of one mean, with what rows not drawn may cost.
+- Plain lower bound: E - ECE <= Σ|d̂_b - d_b|, whose quantile is that of normal bins.
+- Sharp bounds, for independent rows: from the worst case that the data leave open (`sharp_upper`), and from signs that
+  the rows themselves predict (`signed`). The plain ones assume all signs known above, and all gaps 0 below.
 
-- Upper: ECE = s·d <= E + s·(d - d̂), as s·d̂ <= Σ|d̂_b|. The last term is the noise of one mean, of s_b r over the rows,
-  whose variance is at most Σ w_i² r_i². To its quantile `core.statistics.unseen_reach` adds what rows that were not
-  drawn may cost: without that a saturated model with no error among its rows would get an interval of length nearly 0.
-- Lower: E - ECE <= Σ|d̂_b - d_b| (triangle inequality), whose quantile is that of normal bins with variance
-  max(Σ w² r², Σ w² p (1 - p)) over the bin.
-
-The plain bounds assume the worst case: above, that the sign of every bin is known (E then has no upward bias, although
-it has one wherever a gap is small beside its noise); below, that every bin is calibrated (E then has all of that bias,
-although it has none where a gap is clearly there). `method=sharp` has shorter bounds for independent rows: above, from
-the worst case that the data leave open (`sharp_upper`), below, from signs that the rows themselves predict (`signed`).
+Proofs: docs/statistics/binned-bounds.md.
 """
 
 from __future__ import annotations
@@ -164,23 +158,16 @@ class _Lines(NamedTuple):
 def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) -> _Lines:
     """Bound min {μ(d) - z √V(d) : Σ|d_b| = τ} of `sharp_upper` from below, by lines in τ (Lagrange duality).
 
-    1. √V <= V/(2s) + s/2 for every s > 0, so the minimum is at least that of μ - z V/(2s) - z s/2, a sum over bins.
-    2. For every ν, that minimum over Σ|d_b| = τ is at least ν τ plus the minimum over all d of the sum less ν Σ|d_b|.
-       In that each bin has a minimum of its own, over x_b:
+    As √V <= V/(2s) + s/2 for every s > 0, and a minimum under Σ|d_b| = τ is at least ν τ plus the minimum over all d of
+    the same less ν Σ|d_b|, each s and ν give a line, in which each bin has a minimum of its own over x:
 
-           line(τ) = ν τ + Σ_b min_x [σ f(x) - z/(2s) σ² v(x) - ν σ x] - z/2 (rest / s + s)
+        line(τ) = ν τ + Σ_b min_x [σ f(x) - z/(2s) σ² v(x) - ν σ x] - z/2 (rest / s + s)
 
-    σ_b is not known, only least_b <= σ_b <= spread_b^½. At a given d the mean σ f(d/σ) rises with σ (by 2 φ(x) dσ), and
-    so does the variance σ² v(d/σ) (by (1 - 2 f(x) φ(x)) dσ², at least .36 dσ²). So the mean is taken at `least` and the
-    variance at `spread`. x is |d| / least, and therefore v is taken at |d| / spread^½ = x least / spread^½.
-
-    A bin without a known deviation has at least the mean |d_b| >= ν |d_b|, and at most the variance spread_b: its terms
-    in x are left out, and its variance is in `rest`.
-
-    The minimum over x is that of a grid. Between its points, .1 apart, the sum can be lower by at most
-    .1² / 8 · max f'' = .001 σ, as f'' = 2 φ(x) <= .8: a thousandth of the noise of a bin.
-
-    The line of slope 1, E >= τ - z S with S² = Σ spread + undrawn, holds whatever the gaps: E >= s·d̂, whose mean is τ.
+    σ_b is between least_b and spread_b^½. Mean and variance rise with it, so the mean is taken at `least`, and the
+    variance at `spread`: with x = |d| / least, at x least / spread^½. A bin without a known deviation has at least the
+    mean |d_b| >= ν |d_b|; its variance is in `rest`. On the grid of x, .1 apart, a minimum is too high by at most
+    .1² / 8 · max f'' = .001 σ. The line of slope 1, E >= τ - z S with S² = Σ spread + undrawn, holds whatever the gaps,
+    as E >= s·d̂. Proof: docs/statistics/binned-bounds.md.
     """
     x, mean, variance, products = _folded()  # (X,), (X,), (X,), (X, 1, M)
     largest = math.sqrt(float(spread.sum()) + undrawn_variance)

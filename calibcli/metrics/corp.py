@@ -1,4 +1,7 @@
-"""CORP: isotonic recalibration splits a proper score into miscalibration, discrimination and uncertainty."""
+"""CORP: isotonic recalibration splits a proper score into miscalibration, discrimination and uncertainty.
+
+Proofs of the bounds: docs/statistics/corp.md.
+"""
 
 from __future__ import annotations
 

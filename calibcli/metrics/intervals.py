@@ -1,4 +1,7 @@
-"""Statistics of means and shares, with their intervals."""
+"""Statistics of means and shares, with their intervals.
+
+Derivations: docs/statistics/means.md.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ regression's probability. β̂ minimises the mean loss
     F(β) = Σ s_i [log(1 + exp(m_i)) - y_i m_i],  ∇F = Σ s_i (π_i - y_i) x_i,  ∇²F = H = Σ s_i π_i (1 - π_i) x_i x_iᵀ.
 
 A row (x, y) that is added with a small share s moves β̂ by s H⁻¹x (y - π), as ∇F = 0 has to hold again.
+
+Derivations: docs/statistics/cox.md.
 """
 
 from __future__ import annotations

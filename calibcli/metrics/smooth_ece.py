@@ -1,4 +1,7 @@
-"""Calibration errors without bins: SmoothECE, kernel calibration error (MMCE) and kernel-density ECE."""
+"""Calibration errors without bins: SmoothECE, kernel calibration error (MMCE) and kernel-density ECE.
+
+Proofs of the bounds: docs/statistics/smooth-ece.md.
+"""
 
 from __future__ import annotations
 

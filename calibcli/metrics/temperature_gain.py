@@ -1,4 +1,7 @@
-"""The NLL that a re-fitted temperature would save, measured on rows that it was not fitted on."""
+"""The NLL that a re-fitted temperature would save, measured on rows that it was not fitted on.
+
+Derivations: docs/statistics/temperature.md.
+"""
 
 from __future__ import annotations
 

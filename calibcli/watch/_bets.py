@@ -1,4 +1,7 @@
-"""Bets against a rule (e-processes), and the streams that hold their wealth."""
+"""Bets against a rule (e-processes), and the streams that hold their wealth.
+
+Proofs: docs/statistics/bets.md.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ counts about as much as its mass |l_nc| ‖u_nc‖², which is known before any 
 its row's scale ‖J_nᵀu‖² / ‖u‖², which varies far more between rows (a LayerNorm whose input hardly varies) than within
 one. So the heaviest pair of every row that counts comes first, and tells what the row's others weigh: with draws by
 mass alone, most runs would miss rows that are rare and large, and their standard error with them.
+
+Derivations: docs/statistics/curvature-traces.md.
 """
 
 from __future__ import annotations

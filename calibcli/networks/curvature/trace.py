@@ -4,6 +4,8 @@ Where the logits are linear in each parameter tensor by itself (ReLU, pooling, e
 convolution layers, residual sums, no tensor used twice) every tensor's diagonal block of H - G is zero almost
 everywhere, and there is nothing to probe. Elsewhere H - G is probed with signs that are fresh in every cell of a few
 rows, so that what is off the diagonal averages out over rows, and with more of them where it is larger.
+
+Derivations: docs/statistics/curvature-traces.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 From the third order on PyTorch's own are not: the second derivatives of its batch, instance and layer norms take the
 saved mean and spread as constants, so that the gradient of a Hessian trace through them is wrong. Its group and RMS
 norms are right in 2.13; they are here because older versions and fused kernels need not be. Signatures are those of
-`torch.nn.functional`.
+`torch.nn.functional`. Derivations: docs/statistics/normalisation.md.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ these four numbers. The question of this file is how few passes are enough, and 
     many scores in few rows         float32 to near the optimum, then one or two in float64
     many rows                       first some of the rows; then float32; the error of float32, measured on some rows,
                                     is removed, or float64 follows where that is not precise enough
+
+Why an optimum exists, and the step: docs/statistics/temperature.md.
 """
 
 from __future__ import annotations

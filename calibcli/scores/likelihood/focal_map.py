@@ -1,4 +1,7 @@
-"""The focal calibration map φ_γ in logarithms, and the NLL of φ_γ(softmax(β z)) with its derivatives in β and γ."""
+"""The focal calibration map φ_γ in logarithms, and the NLL of φ_γ(softmax(β z)) with its derivatives in β and γ.
+
+Derivations: docs/statistics/focal-map.md.
+"""
 
 from __future__ import annotations
 

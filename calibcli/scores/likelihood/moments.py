@@ -7,6 +7,7 @@ probabilities p_k = softmax(β z)_k, up to a constant. So with E and κ_j the me
 
 They are computed from the sums S_j = Σ_k exp(β z_k) z_k^j, j = 0..4, by way of the moments S_j / S_0. The derivatives
 stay the same if one number is subtracted from all logits of a row. `logits` and `z` are (n, K), `labels` and `y` (n,).
+Derivations: docs/statistics/temperature.md.
 """
 
 from __future__ import annotations
