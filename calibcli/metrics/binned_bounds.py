@@ -168,14 +168,14 @@ def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) 
     2. For every ν, that minimum over Σ|d_b| = τ is at least ν τ plus the minimum over all d of the sum less ν Σ|d_b|.
        In that each bin has a minimum of its own, over x_b:
 
-           line(τ) = ν τ + Σ_b min_x [σ f(x) - z/(2s) σ² v(x) - ν σ x] - z/2 (rest / s + s)
+           line(τ) = ν τ + Σ_b min_x [σ f(x) - z/(2s) σ² v(x) - ν σ x] - z/2 (remainder / s + s)
 
     σ_b is not known, only least_b <= σ_b <= spread_b^½. At a given d the mean σ f(d/σ) rises with σ (by 2 φ(x) dσ), and
     so does the variance σ² v(d/σ) (by (1 - 2 f(x) φ(x)) dσ², at least .36 dσ²). So the mean is taken at `least` and the
     variance at `spread`. x is |d| / least, and therefore v is taken at |d| / spread^½ = x least / spread^½.
 
     A bin without a known deviation has at least the mean |d_b| >= ν |d_b|, and at most the variance spread_b: its terms
-    in x are left out, and its variance is in `rest`.
+    in x are left out, and its variance is in `remainder`.
 
     The minimum over x is that of a grid. Between its points, .1 apart, the sum can be lower by at most
     .1² / 8 · max f'' = .001 σ, as f'' = 2 φ(x) <= .8: a thousandth of the noise of a bin.
@@ -185,7 +185,7 @@ def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) 
     x, mean, variance, products = _folded()  # (X,), (X,), (X,), (X, 1, M)
     largest = math.sqrt(float(spread.sum()) + undrawn_variance)
     reliable = least > 0
-    rest = float(spread[~reliable].sum()) + undrawn_variance
+    remainder = float(spread[~reliable].sum()) + undrawn_variance
     low, high = least[reliable], spread[reliable]  # (K,) of the K bins with a known deviation
     variances = high * np.interp(x[:, None] * (low / np.sqrt(high)), x, variance)  # (X, K)
     slopes = low.astype(np.float32)[:, None] * products  # (X, K, M) ν σ x; float32 takes half the time
@@ -194,7 +194,7 @@ def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) 
         s = scale * largest
         of_bins = (low * mean[:, None] - z / 2 / s * variances).astype(np.float32)  # (X, K)
         smallest = (of_bins[:, :, None] - slopes).min(axis=0)  # (X, K, M) -> (K, M)
-        duals[row] = smallest.sum(axis=0, dtype=np.float64) - z / 2 * (rest / s + s)
+        duals[row] = smallest.sum(axis=0, dtype=np.float64) - z / 2 * (remainder / s + s)
     return _Lines(duals, -z * largest)
 
 
