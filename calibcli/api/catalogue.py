@@ -202,12 +202,12 @@ def listing(name: str) -> Result:
     if not parts:
         if called := next(filter(None, (one.registry.called(normal(name)) for one in _installed().values())), ""):
             raise UsageError(f"nothing is called '{name}'", f"did you mean '{called}'?")
-        known = [
+        names = [
             *REGISTRIES,
             FORMATS,
             *(e.name.replace("_", "-") for one in _installed().values() for e in one.registry),
         ]
-        raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [*known, *(one.name for one in formats())]))
+        raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [*names, *(one.name for one in formats())]))
     return Result(command="list", tables=parts)
 
 
@@ -232,10 +232,10 @@ def example(doc: str) -> list[str]:
 
 def _about(where: str, entry: Entry[Any]) -> Iterator[Table]:
     """Describe an entry: its docstring, what it takes and gives, its options, and its example."""
-    one, name = REGISTRIES[where], f"{where}_{entry.name}"
-    yield _definition(name, f"{entry.name} ({where}; {one.option})", entry.about)
-    gives = ", ".join(filter(None, [one.gives, *entry.traits.gives]))
-    yield Table(name=f"{name}_use", columns=["takes", "gives"], rows=[[one.takes, gives]])
+    catalogued, name = REGISTRIES[where], f"{where}_{entry.name}"
+    yield _definition(name, f"{entry.name} ({where}; {catalogued.option})", entry.about)
+    gives = ", ".join(filter(None, [catalogued.gives, *entry.traits.gives]))
+    yield Table(name=f"{name}_use", columns=["takes", "gives"], rows=[[catalogued.takes, gives]])
     if entry.options:
         rows = [
             [option, "" if p.default is p.empty else spelled(p.default), values(p.annotation)]
@@ -245,12 +245,12 @@ def _about(where: str, entry: Entry[Any]) -> Iterator[Table]:
     yield Table(name=f"{name}_example", columns=[NAMED], rows=[[line] for line in example(entry.about)])
 
 
-def _about_format(one: Format) -> Iterator[Table]:
+def _about_format(fmt: Format) -> Iterator[Table]:
     """Describe a format likewise."""
-    name, (takes, gives, named) = f"{FORMATS}_{one.way}_{one.name}".replace(" ", "_"), WAYS[one.way]
-    yield _definition(name, f"{one.name} ({FORMATS}; {' '.join([one.way, *one.suffixes])})", one.about)
+    name, (takes, gives, named) = f"{FORMATS}_{fmt.way}_{fmt.name}".replace(" ", "_"), WAYS[fmt.way]
+    yield _definition(name, f"{fmt.name} ({FORMATS}; {' '.join([fmt.way, *fmt.suffixes])})", fmt.about)
     yield Table(name=f"{name}_use", columns=["takes", "gives"], rows=[[takes, gives]])
-    yield Table(name=f"{name}_example", columns=[named], rows=[[line] for line in example(one.about)])
+    yield Table(name=f"{name}_example", columns=[named], rows=[[line] for line in example(fmt.about)])
 
 
 def _definition(name: str, title: str, doc: str) -> Table:

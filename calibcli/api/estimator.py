@@ -91,10 +91,10 @@ class Scorer:
         probabilities, labels = np.asarray(given), _codes(np.asarray(y), classes)
         _refuse_raw(probabilities, estimator)
         how: dict[str, Any] = {"kind": "probabilities", "weights": sample_weight}
-        found = next(iter(measure(probabilities, labels, self.metric, **how).values()))
-        if found.value is None:  # the logarithm of a probability of 0
-            found = next(iter(measure(probabilities, labels, self.metric, clip=True, **how).values()))
-        value = float(found)
+        estimate = next(iter(measure(probabilities, labels, self.metric, **how).values()))
+        if estimate.value is None:  # the logarithm of a probability of 0
+            estimate = next(iter(measure(probabilities, labels, self.metric, clip=True, **how).values()))
+        value = float(estimate)
         return value if self.better == "higher" else -abs(value) if self.better == "zero" else -value
 
 
@@ -152,20 +152,20 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
             fit = scaler
         else:
             fit = Fit(scaler.parameters, [Estimate(**e) for e in scaler.metadata.get("estimates", ())], scaler=scaler)
-        one, calibrator = fit.scaler, cls(estimator, fit.scaler.spec)
-        names = np.arange(one.k) if one.classes is None else np.array(one.classes)
+        fitted, calibrator = fit.scaler, cls(estimator, fit.scaler.spec)
+        names = np.arange(fitted.k) if fitted.classes is None else np.array(fitted.classes)
         if estimator is None:
-            calibrator.classes_, calibrator.n_features_in_ = names, one.columns
+            calibrator.classes_, calibrator.n_features_in_ = names, fitted.columns
         else:
             calibrator.estimator_, calibrator.classes_ = estimator, np.asarray(estimator.classes_)
-            if (k := len(calibrator.classes_)) != one.k:
-                problem = f"the classifier has {k} classes, the calibrator was fitted on {one.k}"
+            if (k := len(calibrator.classes_)) != fitted.k:
+                problem = f"the classifier has {k} classes, the calibrator was fitted on {fitted.k}"
                 raise InputError(problem, "fit a calibrator on outputs of this classifier")
-            same_order(one, calibrator.classes_, "the classifier")
+            same_order(fitted, calibrator.classes_, "the classifier")
             calibrator._copy_features()
-            if one.kind == "log_probabilities":  # which nothing in scikit-learn gives by itself
-                metadata = {**one.metadata, "kind": "probabilities"}
-                fit = dataclasses.replace(fit, scaler=dataclasses.replace(one, metadata=metadata))
+            if fitted.kind == "log_probabilities":  # which nothing in scikit-learn gives by itself
+                metadata = {**fitted.metadata, "kind": "probabilities"}
+                fit = dataclasses.replace(fit, scaler=dataclasses.replace(fitted, metadata=metadata))
             _way(estimator, fit.scaler.kind)
         calibrator.fit_ = fit
         return calibrator
@@ -260,17 +260,18 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         self.estimator_ = clone(self.estimator).fit(X, y, **weights)
         self._copy_features()
         self.classes_, codes = np.unique(y, return_inverse=True)
-        known = np.asarray(getattr(self.estimator_, "classes_", self.classes_))
-        if frozen := not np.array_equal(known, self.classes_):  # nothing else has classes that `y` does not have
-            self.classes_, codes = known, _codes(np.asarray(y), known)
+        fitted_classes = np.asarray(getattr(self.estimator_, "classes_", self.classes_))
+        # nothing else has classes that `y` does not have
+        if frozen := not np.array_equal(fitted_classes, self.classes_):
+            self.classes_, codes = fitted_classes, _codes(np.asarray(y), fitted_classes)
         if len(self.classes_) == 1:
             return None, codes, None
-        way, kind = _way(self.estimator_)
+        method, kind = _way(self.estimator_)
         fewest = int(np.bincount(codes).min())
         if frozen or (isinstance(self.cv, int) and fewest < 2):
             return self._scores(self.estimator_, X), codes, kind  # nothing can be left out
         folds = _folds(min(self.cv, fewest) if isinstance(self.cv, int) else self.cv, X, y, groups)
-        scores = cross_val_predict(clone(self.estimator), X, y, cv=folds, method=way, params=weights)
+        scores = cross_val_predict(clone(self.estimator), X, y, cv=folds, method=method, params=weights)
         return _filled(scores, kind, self.estimator), codes, kind
 
     def _copy_features(self) -> None:
@@ -279,8 +280,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
                 setattr(self, name, getattr(self.estimator_, name))
 
     def _scores(self, estimator: Any, X: Any, kind: str | None = None) -> Any:
-        way, kind = _way(estimator, kind)
-        return _filled(getattr(estimator, way)(X), kind, estimator)
+        method, kind = _way(estimator, kind)
+        return _filled(getattr(estimator, method)(X), kind, estimator)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -296,11 +297,11 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
 
 def _way(estimator: Any, kind: str | None = None) -> tuple[str, str]:
     """Return the method by which an estimator gives scores (of this kind, if given), and their kind."""
-    ways = {"probabilities": "predict_proba", "logits": "decision_function"}
-    for gives, way in ways.items():
-        if kind in (None, gives) and hasattr(estimator, way):
-            return way, gives
-    lacks = f"no {ways[kind]}" if kind else "neither predict_proba nor decision_function"
+    methods = {"probabilities": "predict_proba", "logits": "decision_function"}
+    for gives, method in methods.items():
+        if kind in (None, gives) and hasattr(estimator, method):
+            return method, gives
+    lacks = f"no {methods[kind]}" if kind else "neither predict_proba nor decision_function"
     raise UsageError(f"{type(estimator).__name__} has {lacks}", "pass a classifier that has it")
 
 
@@ -343,9 +344,9 @@ def _refuse_raw(values: Any, estimator: Any) -> None:
         InputError: numbers outside [0, 1].
     """
     if ((values < UNIT_LOW) | (values > UNIT_HIGH)).any():
-        of, low, high = type(estimator).__name__, np.nanmin(values), np.nanmax(values)
+        name, low, high = type(estimator).__name__, np.nanmin(values), np.nanmax(values)
         raise InputError(
-            f"predict_proba of {of} gives numbers from {low:.4g} to {high:.4g}, which are no probabilities: raw "
+            f"predict_proba of {name} gives numbers from {low:.4g} to {high:.4g}, which are no probabilities: raw "
             "scores, as boosted trees give with an objective of one's own",
             "fit on them, of rows it was not fitted on: Calibrator(method=method).fit(scores, labels); or give the "
             "classifier a predict_proba of probabilities",
@@ -374,21 +375,21 @@ def _names_of_classes(names: list[str], scores: Any, labels: Any, classes: Any) 
     Raises:
         InputError: columns that are named after the classes are in another order, or have other names.
     """
-    own = [str(name) for name in classes]
-    numbers = all(map(is_number, own))
-    kept = None if numbers else tuple(own)
+    class_names = [str(name) for name in classes]
+    numbers = all(map(is_number, class_names))
+    kept = None if numbers else tuple(class_names)
     if len(names) < 2 or len(set(names)) < len(names):
         return kept
     columns = data_frames.class_columns(names, scores, labels)
-    there = list(columns.names or own)
-    if columns.moved or (there != own and sorted(there) == sorted(own)):
-        order = columns.order if columns.moved else [there.index(name) for name in own]
-        problem = f"columns {first_few(names, 4)} are in another order than the classes {first_few(own, 4)}"
+    there = list(columns.names or class_names)
+    if columns.moved or (there != class_names and sorted(there) == sorted(class_names)):
+        order = columns.order if columns.moved else [there.index(name) for name in class_names]
+        problem = f"columns {first_few(names, 4)} are in another order than the classes {first_few(class_names, 4)}"
         raise InputError(problem, f"pass scores[{[names[i] for i in order]}]")
-    if there != own and (not numbers or all(map(is_number, there))):
-        problem = f"columns {first_few(names, 4)} are not named after the labels, {first_few(own, 4)}"
+    if there != class_names and (not numbers or all(map(is_number, there))):
+        problem = f"columns {first_few(names, 4)} are not named after the labels, {first_few(class_names, 4)}"
         raise InputError(problem, "rename them; or pass scores.to_numpy(), if they are in the order of the labels")
-    return tuple(there) if there != own else kept
+    return tuple(there) if there != class_names else kept
 
 
 def _classes(labels: Any, k: int) -> Any:
@@ -408,8 +409,8 @@ def _codes(labels: Any, classes: Any) -> Any:
         InputError: a label is not a class.
     """
     order = np.argsort(classes)
-    at = np.clip(np.searchsorted(classes, labels, sorter=order), 0, len(classes) - 1)
-    codes = order[at]
+    position = np.clip(np.searchsorted(classes, labels, sorter=order), 0, len(classes) - 1)
+    codes = order[position]
     if (wrong := np.flatnonzero(classes[codes] != labels)).size:
         raise InputError(f"label {labels[wrong[0]]!r} is none of the estimator's classes", "score rows of its classes")
     return codes

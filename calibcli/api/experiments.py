@@ -168,7 +168,7 @@ def _plan(study: Study) -> Result:
 
     with tempfile.TemporaryDirectory() as drawn:  # for texts that a study draws
         parts = runs.opened(study, Path(drawn))  # the data sets by role, and the number of classes
-    of: list[list[Cell]] = [
+    part_rows: list[list[Cell]] = [
         [role, getattr(study, role) or f"held out of {study.train}", len(data), parts.classes]
         for role, data in parts.items()
     ]
@@ -177,7 +177,7 @@ def _plan(study: Study) -> Result:
     return Result(
         command="study",
         tables=[
-            Table(name="rows", columns=["part", "from", "rows", "classes"], rows=of),
+            Table(name="rows", columns=["part", "from", "rows", "classes"], rows=part_rows),
             Table(name="runs", columns=["arm", "network", "seed", "loss"], rows=rows),
         ],
         facts={

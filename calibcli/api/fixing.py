@@ -117,9 +117,9 @@ def scale(
     """
     files = cast("Sequence[Path]", scores) if is_path(scores) and not isinstance(scores, str | Path) else []
     if len(files) > 1 and test is None and not (how.get("shards") or how.get("tasks")):
-        one, two = (shlex.quote(str(file)) for file in files[:2])
+        first, second = (shlex.quote(str(file)) for file in files[:2])
         problem = f"{len(files)} files: one to fit on and one to test on, or parts of one data set?"
-        fix = f"to test on the second: calib scale {one} --test {two}; parts: --shards; tasks: --tasks"
+        fix = f"to test on the second: calib scale {first} --test {second}; parts: --shards; tasks: --tasks"
         raise InputError(problem, fix)
     exclusive("other rows to measure on, or cross-fitting", test=test is not None, folds=folds is not None)
     folded = test is None or len(methods) > 1 or "all" in map(str.lower, methods)

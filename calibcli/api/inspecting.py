@@ -54,8 +54,8 @@ def inspect_outputs(
             contents.append(load_any(source))
             recorded_outputs.refuse_unused_options(contents[-1], source)
             scored = candidates(contents[-1]) or wanted.scores or array_names.score_columns(contents[-1:])
-            known = scored or contents[-1].lacking or confidence.columns(contents[-1], wanted, source.name)
-            other = None if known else other_files.after_reading(contents[-1], source)
+            recognised = scored or contents[-1].lacking or confidence.columns(contents[-1], wanted, source.name)
+            other = None if recognised else other_files.after_reading(contents[-1], source)
         if other is not None and other.what == other_files.CALIBRATOR:
             return _calibrator(source), [source.entry()]
         if other is not None:
@@ -175,8 +175,8 @@ def of(given: Path) -> Result | None:
     model = beside.is_file() and (inside or path.name.startswith(("model.", "pytorch_")))
     if inside and (path / locations.STATE).is_file():
         return None  # recorded outputs or a data set: its tables decide
-    if not inside and not model and (found := _among_objects(path)) is not None:
-        return found
+    if not inside and not model and (result := _among_objects(path)) is not None:
+        return result
     if (inside and not model) or (path.name.lower().endswith(DOWNLOADED) and not _of_torch(path)):
         from calibcli.networks.dataset import downloads
 

@@ -51,12 +51,12 @@ def spread(function: F, but: Collection[str] = ()) -> F:
 
     Nothing else changes: the function gets the arguments as they are.
     """
-    own = inspect.signature(function)
+    signature = inspect.signature(function)
     keyword = inspect.Parameter.KEYWORD_ONLY
-    free = {name: kind for name, kind in How.__annotations__.items() if name not in {*own.parameters, *but}}
+    free = {name: kind for name, kind in How.__annotations__.items() if name not in {*signature.parameters, *but}}
     more = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in free.items()]
-    kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+    kept = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    function.__signature__ = signature.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
     return function
 
 
@@ -247,17 +247,17 @@ class SeenIds:
         every = hashes_of(np.asarray(rows.ids), "")
         first = np.zeros(rows.n, bool)
         first[np.unique(every, return_index=True)[1]] = True
-        for known in self.hashes:
-            at = np.searchsorted(known, every)
-            first &= known[np.minimum(at, len(known) - 1)] != every
+        for seen in self.hashes:
+            position = np.searchsorted(seen, every)
+            first &= seen[np.minimum(position, len(seen) - 1)] != every
         left = rows.n - int(first.sum())
         return rows.take(first) if left else rows, self.with_hashes(every[first]), left
 
     def with_hashes(self, *more: npt.NDArray[np.uint64]) -> SeenIds:
         """Return these ids and others."""
         arrays = [*self.hashes]
-        for one in filter(len, more):
-            arrays.append(np.sort(one))
+        for hashes in filter(len, more):
+            arrays.append(np.sort(hashes))
             while len(arrays) > 1 and 2 * len(arrays[-1]) > len(arrays[-2]):
                 arrays[-2:] = [np.sort(np.concatenate(arrays[-2:]))]
         return dataclasses.replace(self, hashes=tuple(arrays))
@@ -363,13 +363,13 @@ class Accumulator:
             return self.merge(several)
         # a few rows of logits may all lie in [0, 1] and look like probabilities
         kind = self._state.problem.kind if self._state and self._state.problem else ""
-        known = {"kind": "logits"} if kind == "logits" and not is_path(scores) else {}
+        preset = {"kind": "logits"} if kind == "logits" and not is_path(scores) else {}
         ready = isinstance(scores, Predictions)
         if ready and labels is not None:
             raise TypeError("update(predictions) takes no labels: they are there already")
-        options = cast(How, {} if ready else {**known, **self._how, **how})
+        options = cast(How, {} if ready else {**preset, **self._how, **how})
         rows = given(Accumulator.update, scores, labels, options, progress)
-        if known and not ready and "kind" not in {**self._how, **how}:
+        if preset and not ready and "kind" not in {**self._how, **how}:
             _refuse_probabilities(rows)
         rows, ids, again = self._ids.first_of(rows, options.get("ids") is not None)
         if not rows.n:
@@ -452,8 +452,8 @@ class Accumulator:
         columns, rows = state.measured()
         measured = reports.of_columns(rows, columns, options, reports.chosen(rows, options))
         inputs = [dataclasses.asdict(file) for file in state.files]
-        said, many = state.repeated()
-        facts = {**measured.facts, **({"repeated": said[0]} if many else {})}
+        texts, many = state.repeated()
+        facts = {**measured.facts, **({"repeated": texts[0]} if many else {})}
         return dataclasses.replace(measured, facts=facts, provenance={"inputs": inputs, "seed": seed})
 
     def save(self, path: str | Path) -> None:

@@ -255,19 +255,21 @@ class Surface:
         low, high = (point, after) if point.slope < 0 else (before, point)
         if low.slope >= 0 or high.slope <= 0 or low is high:  # the minimum is at an end of the range
             return self.best(point.gamma, point.u, tolerance / 100, point.curvature)
-        found = {low.gamma: low, high.gamma: high}
+        by_gamma = {low.gamma: low, high.gamma: high}
 
         def slope(gamma: float) -> float:
-            if gamma not in found:
-                left = max((p for p in found.values() if p.gamma < gamma), key=lambda p: p.gamma)
-                right = min((p for p in found.values() if p.gamma > gamma), key=lambda p: p.gamma)
+            if gamma not in by_gamma:
+                left = max((p for p in by_gamma.values() if p.gamma < gamma), key=lambda p: p.gamma)
+                right = min((p for p in by_gamma.values() if p.gamma > gamma), key=lambda p: p.gamma)
                 share = (gamma - left.gamma) / (right.gamma - left.gamma)
-                found[gamma] = self.best(gamma, left.u + share * (right.u - left.u), tolerance / 100, point.curvature)
-            return found[gamma].slope
+                by_gamma[gamma] = self.best(
+                    gamma, left.u + share * (right.u - left.u), tolerance / 100, point.curvature
+                )
+            return by_gamma[gamma].slope
 
         best = root(slope, low.gamma, high.gamma, tolerance)
         slope(best)
-        return found[best]
+        return by_gamma[best]
 
     def lowest(self, u: float) -> tuple[float, float]:
         """Return the least NLL of this u over the range of γ, and the γ of the profile's grid that is nearest to it.
@@ -456,8 +458,8 @@ def reach(surface: Surface, best: Point, rise: float, guess: float = 0.05) -> tu
             inside, distance = distance, max(2 * distance, 0.05) if distance > 2 * guess else 1.3 * distance
         if distance > REACH:
             return sign * math.inf
-        found = root(lambda s: seen.get(s) or above(s), inside, distance, 1e-4 * min(distance, 1.0))
-        return best.u + sign * found
+        crossing = root(lambda s: seen.get(s) or above(s), inside, distance, 1e-4 * min(distance, 1.0))
+        return best.u + sign * crossing
 
     return end(-1.0), end(1.0)
 

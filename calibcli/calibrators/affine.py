@@ -235,20 +235,20 @@ class Regression:
                 return self.shape.pull(s, x)
 
             return product
-        at, top = np.arange(len(rows)), q.argmax(axis=1)
-        own, x_own = q[at, top] * w, x[at, top]
-        q[at, top] = 0
-        rest, qx = q.sum(axis=1), q * x
+        index, top = np.arange(len(rows)), q.argmax(axis=1)
+        top_mass, x_top = q[index, top] * w, x[index, top]
+        q[index, top] = 0
+        q_others, qx = q.sum(axis=1), q * x
         zeroth, first = ((w @ part).astype(np.float64) for part in (q, qx))
         second = (w @ (qx * x)).astype(np.float64)
 
         def of_slopes(v: Array) -> Array:
             slope, bias = np.broadcast_to(v[:-k], k), v[-k:]
-            near = (x_own * slope[top] + bias[top]).astype(np.float32)
-            far = qx @ slope.astype(np.float32) + q @ bias.astype(np.float32) - rest * near
-            both = w * (near + far)
-            h_slope = second * slope + first * bias - both @ qx - np.bincount(top, own * far * x_own, k)
-            h_bias = first * slope + zeroth * bias - both @ q - np.bincount(top, own * far, k)
+            near = (x_top * slope[top] + bias[top]).astype(np.float32)
+            far = qx @ slope.astype(np.float32) + q @ bias.astype(np.float32) - q_others * near
+            weighted = w * (near + far)
+            h_slope = second * slope + first * bias - weighted @ qx - np.bincount(top, top_mass * far * x_top, k)
+            h_bias = first * slope + zeroth * bias - weighted @ q - np.bincount(top, top_mass * far, k)
             return np.append(h_slope if self.shape.kind == "diagonal" else h_slope.sum(), h_bias)
 
         return of_slopes
@@ -267,8 +267,8 @@ class Regression:
         x, spread = self.narrow[rows], p[rows] * (1 - p[rows])
         mass = (spread * self.w[rows, None]).astype(np.float32)
         if self.shape.kind != "full":
-            both = mass * x
-            second, first, zeroth = (part.sum(axis=0, dtype=np.float64) for part in (both * x, both, mass))
+            mass_x = mass * x
+            second, first, zeroth = (part.sum(axis=0, dtype=np.float64) for part in (mass_x * x, mass_x, mass))
             self.blocks = np.stack([second, first, first, zeroth], axis=1).reshape(k, 2, 2)  # of slope and bias
             return
         x = np.column_stack([x, np.ones(len(x), np.float32)])
@@ -288,7 +288,7 @@ class Regression:
             slope, cross, bias = self.blocks[:, 0, 0], self.blocks[:, 0, 1], self.blocks[:, 1, 1]
             if self.shape.kind == "scalar":
                 slope, cross = slope.sum(keepdims=True), np.zeros(1)
-            slope, bias = (at + 1e-6 * at.mean() + 1e-12 + r for at, r in ((slope, ridge[:n]), (bias, ridge[n:])))
+            slope, bias = (h + 1e-6 * h.mean() + 1e-12 + r for h, r in ((slope, ridge[:n]), (bias, ridge[n:])))
             if self.shape.kind == "scalar":
                 return lambda g: g / np.append(slope, bias)
             determinant = slope * bias - cross**2
@@ -296,9 +296,9 @@ class Regression:
             return lambda g: np.concatenate([(row * g.reshape(2, k)).sum(axis=0) for row in rows])
         if k > EXACT:
             return _woodbury(self.blocks, np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]))
-        blocks, at = self.blocks.copy(), np.arange(k + 1)
+        blocks, index = self.blocks.copy(), np.arange(k + 1)
         mean = np.einsum("cii->c", blocks)[:, None] / (k + 1)  # (K, 1), of the diagonals
-        blocks[:, at, at] += np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]) + 1e-5 * mean + 1e-9
+        blocks[:, index, index] += np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]) + 1e-5 * mean + 1e-9
         from scipy.linalg.lapack import spotrf, spotri
 
         inverses = np.empty_like(blocks)
@@ -328,12 +328,12 @@ def _low_rank(x: NDArray[Any], mass: NDArray[Any]) -> NDArray[Any]:
     """
     weight, rank = np.ascontiguousarray(mass.T), min(RANK, len(x))
     kept = np.argpartition(weight, len(x) - rank, axis=1)[:, len(x) - rank :]
-    own = np.take_along_axis(weight, kept, axis=1)
+    kept_weight = np.take_along_axis(weight, kept, axis=1)
     np.put_along_axis(weight, kept, 0.0, axis=1)
     total = weight.sum(axis=1, keepdims=True) + np.float32(1e-30)
     first, second = weight @ x, weight @ x**2
     diagonal = np.maximum(second - first**2 / total, 0) + NEVER_ZERO * second
-    rows = x[kept] * np.sqrt(own)[:, :, None]  # (K, RANK, K + 1)
+    rows = x[kept] * np.sqrt(kept_weight)[:, :, None]  # (K, RANK, K + 1)
     return np.concatenate([diagonal[:, None], (first / np.sqrt(total))[:, None], rows], axis=1)  # see Returns
 
 
@@ -450,9 +450,9 @@ def dirichlet(
     return replace(fitted, parameters={**fitted.parameters, "log_probabilities": np.array(1.0)})
 
 
-def each_class(of: Sequence[Any]) -> Iterator[Any]:
+def each_class(per_class: Sequence[Any]) -> Iterator[Any]:
     """Yield what belongs to each class, and tell the command that runs how many classes are done."""
-    return extensions.with_progress(of, lambda one: f"a map of each of {len(of)} classes")
+    return extensions.with_progress(per_class, lambda one: f"a map of each of {len(per_class)} classes")
 
 
 def curved(k: int) -> list[int]:

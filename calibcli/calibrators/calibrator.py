@@ -344,10 +344,10 @@ class Scaler:
         >>> calibcli.fit_scaler(logits, labels).scaler.map(logits[:5]).shape
         (5, 10)
         """
-        z, of = np.asarray(logits), self.choice.traits.map
+        z, program = np.asarray(logits), self.choice.traits.map
         out = np.empty(z.shape)
         for rows in parts(len(z)):
-            out[rows] = apply(of, self.parameters, z[rows].astype(np.float64, copy=False))
+            out[rows] = apply(program, self.parameters, z[rows].astype(np.float64, copy=False))
         return out
 
 

@@ -316,10 +316,10 @@ class HeldOutRows:
             return {"value": mean.value, "reason": mean.lacking}
         # (N,) the least and the most that `spec` minus `other` may be in a row, whatever its label
         low, high = difference_range(before=self.ranges[other], after=self.ranges[spec])
-        found = MeanDifference(mean=mean, low=low, high=high).paired(level)
-        if not found.bounded:
-            return {"value": found.value, "reason": BOUNDLESS}
-        return {"value": found.value, "low": found.low, "high": found.high, "se": found.se, "level": level}
+        estimate = MeanDifference(mean=mean, low=low, high=high).paired(level)
+        if not estimate.bounded:
+            return {"value": estimate.value, "reason": BOUNDLESS}
+        return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "se": estimate.se, "level": level}
 
     def gain(self, spec: str, over: str, level: float, progress: Progress | None = None) -> Estimate:
         """Estimate how many nats a method saves over another one on held-out rows; no value where rows are too few."""
@@ -380,8 +380,8 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
     refuse_other_cut(scaler, predictions)
     fix = "fit a calibrator on outputs of this model"
     if predictions.top_only != (scaler.classes == WRONG_OR_RIGHT):
-        of = ("confidences", "scores of every class")
-        a, b = of if predictions.top_only else of[::-1]
+        kinds = ("confidences", "scores of every class")
+        a, b = kinds if predictions.top_only else kinds[::-1]
         raise InputError(f"{predictions.source} holds {a}, the calibrator was fitted on {b}", fix)
     if predictions.k != scaler.k:
         problem = f"{predictions.source} has {predictions.k} classes, the calibrator was fitted on {scaler.k}"

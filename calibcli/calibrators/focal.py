@@ -100,8 +100,8 @@ def focal(predictions: Predictions, context: FitContext) -> FittedParameters:
     """
     surface = _surface(predictions, context, 40)
     values = surface.values(0.0, list(focal_likelihood.GRID))
-    at = int(np.argmin(values))
-    low, high = focal_likelihood.GRID[max(at - 1, 0)], focal_likelihood.GRID[min(at + 1, len(values) - 1)]
+    best = int(np.argmin(values))
+    low, high = focal_likelihood.GRID[max(best - 1, 0)], focal_likelihood.GRID[min(best + 1, len(values) - 1)]
     gamma = root(lambda g: surface.gradient(0.0, g)[2], float(low), float(high), 1e-10)
     nll = surface.values(0.0, [gamma])[0]
     se, width, lacking = _sandwich(surface, predictions, Point(gamma, 0.0, nll, 0.0, 0.0), 1, context.level)
@@ -116,46 +116,46 @@ def focal(predictions: Predictions, context: FitContext) -> FittedParameters:
 def _of_gamma(predictions: Predictions, context: FitContext, plain: BetaFit, gamma: float) -> FittedParameters:
     """Fit T by NLL at a given γ, with an interval symmetric in ln T."""
     surface = _surface(predictions, context, 20)
-    at = surface.best(gamma, math.log(plain.beta))
+    point = surface.best(gamma, math.log(plain.beta))
     how = f"minimises NLL over T > 0 at gamma = {gamma:g}; interval: sandwich variance of ln T"
-    t, ends = at.temperature, dict[str, Any]()
-    se, width, lacking = _sandwich(surface, predictions, at, 0, context.level)
+    t, ends = point.temperature, dict[str, Any]()
+    se, width, lacking = _sandwich(surface, predictions, point, 0, context.level)
     if not lacking:
         ends = {"low": t * math.exp(-width), "high": t * math.exp(width), "se": t * se}
     estimate = Estimate(
         name="temperature", value=t, **ends, level=context.level, n=predictions.n, how=how, reason=lacking
     )
-    parameters: Parameters = {"beta": np.array(math.exp(at.u)), "gamma": np.array(gamma)}
+    parameters: Parameters = {"beta": np.array(math.exp(point.u)), "gamma": np.array(gamma)}
     fixed = Estimate(name="gamma", value=gamma, n=predictions.n, how="as given", reason="it is given")
-    return FittedParameters(parameters, [estimate, fixed], facts={**facts(plain), "nll": at.nll})
+    return FittedParameters(parameters, [estimate, fixed], facts={**facts(plain), "nll": point.nll})
 
 
-def _sandwich(surface: Surface, rows: Predictions, at: Point, which: int, level: float) -> tuple[float, float, str]:
+def _sandwich(surface: Surface, rows: Predictions, point: Point, which: int, level: float) -> tuple[float, float, str]:
     """Return the standard error of ln β (0) or γ (1) with the other fixed, the half-width, and why there is none."""
-    h = surface.hessian(at)[which, which]
-    score = _rows(surface.scores(at.u, at.gamma)[:, which], rows)
+    h = surface.hessian(point)[which, which]
+    score = _rows(surface.scores(point.u, point.gamma)[:, which], rows)
     se = score.se / h if h > 0 else math.nan
     width = student_quantile((1 + level) / 2, score.units - 1) * se
     return se, width, score.lacking or ("" if math.isfinite(width) and width < 100 else "the NLL has no curvature here")
 
 
-def _rows(values: Array, of: Predictions) -> WeightedMean:
+def _rows(values: Array, predictions: Predictions) -> WeightedMean:
     """Take values (N,) as a mean over rows, with their weights and groups."""
-    return WeightedMean(values, of.weights, of.weight_kind == "count", of.groups)
+    return WeightedMean(values, predictions.weights, predictions.weight_kind == "count", predictions.groups)
 
 
 def _bound(gamma: float) -> str:
     return f"bound: gamma is at the end of the range [{LOW:g}, {HIGH:g}]" if gamma in (LOW, HIGH) else ""
 
 
-def _surface(rows: Predictions, context: FitContext, passes: int, own: float = 1.0) -> Surface:
-    """Return the NLL of all rows, which reports progress as if there were so many passes, up to the fraction `own`."""
+def _surface(rows: Predictions, context: FitContext, passes: int, fraction: float = 1.0) -> Surface:
+    """Return the NLL of all rows, which reports progress as if there were so many passes, up to `fraction`."""
     done, whole = 0, passes * rows.n * rows.k
 
     def step(logits: int) -> None:
         nonlocal done
         done += logits
-        context.step(0.98 * own * min(done / whole, 1.0), "T and gamma")
+        context.step(0.98 * fraction * min(done / whole, 1.0), "T and gamma")
 
     return Surface.of(rows, step)
 
@@ -219,20 +219,20 @@ class _Ridge:
 
     Attributes:
         rows, surface: the rows and their NLL.  points: the best T of each γ, the optimum among them.
-        best: the optimum.  known: what the rows know of T.
+        best: the optimum.  information: what the rows know of T.
     """
 
     rows: Predictions
     surface: Surface
     points: Sequence[Point]
     best: Point
-    known: Information
+    information: Information
 
     @classmethod
     def of(cls, rows: Predictions, surface: Surface, points: Sequence[Point], best: Point, level: float) -> _Ridge:
         """Add the optimum to the points of a profile."""
-        known = Information.of(rows, math.exp(best.u), level)
-        return cls(rows, surface, sorted([*points, best], key=lambda p: p.gamma), best, known)
+        information = Information.of(rows, math.exp(best.u), level)
+        return cls(rows, surface, sorted([*points, best], key=lambda p: p.gamma), best, information)
 
     @cached_property
     def spread(self) -> focal_likelihood.Spread:
@@ -246,7 +246,7 @@ class _Ridge:
     @property
     def rise(self) -> float:
         """By how much the NLL may rise inside the confidence set of γ."""
-        return self.known.rise(self.spread, 1)
+        return self.information.rise(self.spread, 1)
 
     @property
     def limit(self) -> float:
@@ -260,17 +260,17 @@ class _Ridge:
 
     def temperature(self) -> Estimate:
         """Estimate T by profile likelihood over γ, with the limit widened to the sandwich variance of ln T."""
-        known, at_bounds = self.known, self._ends_at_bounds()
-        low, high, reason = None, None, known.lacking
+        information, at_bounds = self.information, self._ends_at_bounds()
+        low, high, reason = None, None, information.lacking
         if not reason and not math.isfinite(self.spread.covariance[0, 0]):
             reason = "the NLL is flat along the ridge of T and gamma"
         elif not reason:
-            rise = known.rise(self.spread, 0)
+            rise = information.rise(self.spread, 0)
             width = math.sqrt(2 * rise * self.spread.inverse[0, 0])  # were the NLL a parabola
             first, last = focal_likelihood.reach(self.surface, self.best, rise, width)
             first, last = min(first, *at_bounds, first), max(last, *at_bounds, last)
             low, high = math.exp(-last), math.exp(-first)  # 0, or infinite, where the NLL stays low
-            if known.what == "groups" and focal_likelihood.confined(self.surface, (first, last)):
+            if information.what == "groups" and focal_likelihood.confined(self.surface, (first, last)):
                 low, high, reason = None, None, CONFINED
             elif not math.isfinite(high):
                 low, high, reason = low or None, None, "the NLL does not rise far enough along the ridge of T and gamma"
@@ -279,12 +279,12 @@ class _Ridge:
             value=self.best.temperature,
             low=low,
             high=high,
-            level=None if low is None else known.level,
+            level=None if low is None else information.level,
             n=self.rows.n,
             how=f"{MINIMISES}; interval: profile likelihood over gamma, widened to the variance of ln T over "
-            f"{known.what}, Student's t{', and T given gamma at the end of its range' * bool(at_bounds)}",
+            f"{information.what}, Student's t{', and T given gamma at the end of its range' * bool(at_bounds)}",
             reason=reason,
-            detail={"correlation with gamma": self.correlation, f"effective {known.what}": known.units},
+            detail={"correlation with gamma": self.correlation, f"effective {information.what}": information.units},
         )
 
     def _ends_at_bounds(self) -> list[float]:
@@ -297,22 +297,22 @@ class _Ridge:
         ends = []
         for bound, point, end in ((LOW, self.points[0], self.sets[0][0]), (HIGH, self.points[-1], self.sets[-1][1])):
             if end == bound:
-                _, width, lacking = _sandwich(self.surface, self.rows, point, 0, self.known.level)
+                _, width, lacking = _sandwich(self.surface, self.rows, point, 0, self.information.level)
                 ends += [] if lacking else [point.u - width, point.u + width]
         return ends
 
     def gamma(self) -> Estimate:
         """Estimate γ with its confidence set, from end to end."""
-        known, gamma, sets, n = self.known, self.best.gamma, self.sets, self.rows.n
-        ends = {"low": min(sets[0][0], gamma), "high": max(sets[-1][1], gamma), "level": known.level}
+        information, gamma, sets, n = self.information, self.best.gamma, self.sets, self.rows.n
+        ends = {"low": min(sets[0][0], gamma), "high": max(sets[-1][1], gamma), "level": information.level}
         return Estimate(
             name="gamma",
             value=gamma,
-            **({} if known.lacking else ends),  # type: ignore[arg-type]
+            **({} if information.lacking else ends),  # type: ignore[arg-type]
             n=n,
             how=f"{MINIMISES}; set: profile NLL within {self.rise * n:.3g}/n of the best, widened to the variance of "
-            f"gamma over {known.what}",
-            reason=known.lacking or _bound(gamma),
+            f"gamma over {information.what}",
+            reason=information.lacking or _bound(gamma),
             detail={
                 "correlation with T": self.correlation,
                 "pieces": "; ".join(f"{a:.3g} to {b:.3g}" for a, b in sets),
@@ -329,29 +329,29 @@ class _Ridge:
         return notes
 
 
-def _phi_first(predictions: Predictions, objective: str, grid: str | None, one: float | None) -> FittedParameters:
+def _phi_first(predictions: Predictions, objective: str, grid: str | None, given: float | None) -> FittedParameters:
     """Fit softmax(ln φ_γ(softmax z) / T): an exact fit of the temperature for each γ of a fine grid."""
     if objective != "nll" or grid:
         raise UsageError("order=phi-T is fitted by NLL only", "drop objective= and grid=")
-    gammas = np.arange(-10, 101) / 20 if one is None else np.array([one])
+    gammas = np.arange(-10, 101) / 20 if given is None else np.array([given])
     rows = sample(predictions, max(2000, FEW // predictions.k))
     fits, values = [], []
     for gamma in gammas:
         z = log_phi(rows.logits, float(gamma))
         fits.append(fit_beta(z, rows.labels, rows.weights))
         values.append(float(np.average(nll_rows(z, rows.labels, fits[-1].usable), weights=rows.weights)))
-    at = int(np.argmin(values))
-    search = "in steps of 0.05" if one is None else "as given"
+    best = int(np.argmin(values))
+    search = "in steps of 0.05" if given is None else "as given"
     how = f"minimises NLL, gamma {search}, phi before temperature{_of(rows, predictions)}"
-    reason, gamma = "no interval is computed for this order", float(gammas[at])
-    fitted = {"beta": fits[at].usable, "gamma": gamma, "phi_first": 1.0}
-    estimates = _without_intervals(fits[at].temperature, gamma, rows.n, how, reason)
+    reason, gamma = "no interval is computed for this order", float(gammas[best])
+    fitted = {"beta": fits[best].usable, "gamma": gamma, "phi_first": 1.0}
+    estimates = _without_intervals(fits[best].temperature, gamma, rows.n, how, reason)
     return FittedParameters({name: np.array(value) for name, value in fitted.items()}, estimates)
 
 
 def _without_intervals(t: float, gamma: float, n: int, how: str, reason: str) -> list[Estimate]:
-    both = (("temperature", t), ("gamma", gamma))
-    return [Estimate(name=name, value=value, n=n, how=how, reason=reason) for name, value in both]
+    parameters = (("temperature", t), ("gamma", gamma))
+    return [Estimate(name=name, value=value, n=n, how=how, reason=reason) for name, value in parameters]
 
 
 def _by_grid(

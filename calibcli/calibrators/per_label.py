@@ -118,16 +118,18 @@ def report(fitted: Mapping[str, FittedLabel], options: RankingOptions, source: s
     before_result = scoped(measuring.report_multilabel(before_rows, options.measured), "before", ())
     after_result = scoped(measuring.report_multilabel(after_rows, options.measured), "after", ())
     table, changes, per_row = list[list[Cell]](), list[Estimate](), list[Any]()
-    for name, one in fitted.items():
-        before, after = (Sample.of(columns(r, class_bins=(), threads=options.threads)) for r in (one.before, one.after))
+    for name, label in fitted.items():
+        before, after = (
+            Sample.of(columns(r, class_bins=(), threads=options.threads)) for r in (label.before, label.after)
+        )
         changed = differences(before, after, level=options.level, where=Scope(parts={"label": str(name)}, phase=CHANGE))
         changes += changed
         nll = changed[0]
         per_row.append(after.columns.nll - before.columns.nll)
-        means = [float(np.average(s.columns.nll, weights=one.before.weights)) for s in (before, after)]
-        positive = int(one.before.labels.sum())
-        kind = "all labels" if one.shared else "its own"
-        table.append([name, one.before.n, positive, kind, *means, nll.value, nll.low, nll.high])
+        means = [float(np.average(s.columns.nll, weights=label.before.weights)) for s in (before, after)]
+        positive = int(label.before.labels.sum())
+        kind = "all labels" if label.shared else "its own"
+        table.append([name, label.before.n, positive, kind, *means, nll.value, nll.low, nll.high])
     heads = ["label", "rows", "positive", "map of", "nll before", "nll after", "difference", "low", "high"]
     maps = Table(name="maps", columns=heads, rows=table, title="Labels")
     mean = _mean(per_row, fitted, options.level)
@@ -182,8 +184,8 @@ def save_labels(fitted: Mapping[str, FittedLabel], folder: Path) -> None:
     """
     with refusing(OSError, lambda e: f"cannot make the folder {folder} ({e.strerror})", "name another"):
         folder.mkdir(exist_ok=True)
-    for i, (name, one) in enumerate(fitted.items()):
-        save(one.scaler, folder / f"{i:03d}-{re.sub(r'[^A-Za-z0-9_.-]+', '_', str(name))[:60]}.safetensors")
+    for i, (name, label) in enumerate(fitted.items()):
+        save(label.scaler, folder / f"{i:03d}-{re.sub(r'[^A-Za-z0-9_.-]+', '_', str(name))[:60]}.safetensors")
 
 
 def may_save(folder: Path) -> None:

@@ -174,8 +174,8 @@ def _at_bound(spec: str, rows: Predictions) -> bool:
     fitted = {name: ends for name, ends in choice.traits.ends.items() if choice.options.get(name) is None}
     if not isinstance(scores, FoldedScores) or not fitted:
         return False
-    at = [any(float(s.parameters[name]) in ends for name, ends in fitted.items()) for s in scores.scalers]
-    return sum(at) > len(at) / 2
+    at_end = [any(float(s.parameters[name]) in ends for name, ends in fitted.items()) for s in scores.scalers]
+    return sum(at_end) > len(at_end) / 2
 
 
 def _cross_fitted(
@@ -298,11 +298,11 @@ def screened(result: Result, ranked: bool = False) -> Result:
         return compared and (fitted_or_changed or registry.decides(e.name, result.predicted))
 
     fine = [key for key, value in result.facts.items() if key.endswith(" status") and value == "ok"]
-    both = zip(result.estimates, registry.tiered(result.estimates, few), strict=True)
+    pairs = zip(result.estimates, registry.tiered(result.estimates, few), strict=True)
     plots = [dataclasses.replace(plot, tier="few") for plot in result.plots]
     return dataclasses.replace(
         result,
-        estimates=[e if e.tier == "all" else tiered for e, tiered in both],
+        estimates=[e if e.tier == "all" else tiered for e, tiered in pairs],
         plots=first_alone(plots, lambda plot: plot.name.endswith("_after")),
         screen=Screen(pairs="change", hidden=(*HIDDEN, *fine), one_page=True, bins=10),
     )
@@ -335,7 +335,7 @@ def _measure(rows: Predictions, options: RankingOptions, phase: Phase) -> tuple[
     return result, measured if measured.has("nll") else columns(rows, class_bins=(), threads=options.threads)
 
 
-def scoped(measured: Result, phase: Phase, known: Sequence[str]) -> Result:
+def scoped(measured: Result, phase: Phase, known_notes: Sequence[str]) -> Result:
     """Mark all parts of a result as before or after, and drop the notes that are known."""
     return dataclasses.replace(
         measured,
@@ -351,5 +351,5 @@ def scoped(measured: Result, phase: Phase, known: Sequence[str]) -> Result:
             )
             for p in measured.plots
         ],
-        notes=[f"{phase}: {note}" for note in measured.notes if note not in known],
+        notes=[f"{phase}: {note}" for note in measured.notes if note not in known_notes],
     )

@@ -121,8 +121,8 @@ def best_temperature(predictions: Predictions, grid: Array, objective: str, bins
     source = block_source(predictions)
     function = nll if objective == "nll" else (lambda s, b: brier(s, b)[0])
     values = [function(source, 1 / t) for t in grid]
-    at = int(np.argmin(values))
-    return GridMinimum(float(grid[at]), values[at], (float(grid[at]), float(grid[at])), len(grid))
+    best = int(np.argmin(values))
+    return GridMinimum(float(grid[best]), values[best], (float(grid[best]), float(grid[best])), len(grid))
 
 
 def _best_ece(predictions: Predictions, grid: Array, objective: str, bins: int) -> GridMinimum:
@@ -165,13 +165,13 @@ def _guess(predictions: Predictions, grid: Array, accuracy: float) -> int:
 
 def _lower_bounds(means: dict[int, tuple[float, float]], size: int, accuracy: float) -> Array:
     """Bound |mean confidence - accuracy| from below at each grid point, as the confidence falls with T."""
-    known = sorted(means)
+    computed = sorted(means)
     index = np.arange(size)
-    left = np.searchsorted(known, index, side="right") - 1
-    right = np.searchsorted(known, index, side="left")
-    least, most = np.array([means[i] for i in known]).T
+    left = np.searchsorted(computed, index, side="right") - 1
+    right = np.searchsorted(computed, index, side="left")
+    least, most = np.array([means[i] for i in computed]).T
     highest = np.where(left >= 0, most[np.maximum(left, 0)], 1.0)  # of a smaller T
-    lowest = np.where(right < len(known), least[np.minimum(right, len(known) - 1)], 0.0)
+    lowest = np.where(right < len(computed), least[np.minimum(right, len(computed) - 1)], 0.0)
     return np.maximum(np.maximum(lowest - accuracy, accuracy - highest), 0.0)
 
 
@@ -426,12 +426,12 @@ def _by_brier(source: Source, exact: BetaFit) -> FittedParameters:
     """Minimise the Brier score: the root of its slope next to the best of 61 points around the optimum of the NLL."""
     points = math.log(exact.beta) + np.linspace(-math.log(30), math.log(30), 61)
     values = [brier(source, math.exp(u))[0] for u in points]
-    at = int(np.argmin(values))
-    if at in (0, 60):
+    best = int(np.argmin(values))
+    if best in (0, 60):
         estimate = Estimate(name="temperature", value=None, reason="bound: the Brier score has no minimum in T")
         note = f"temperature: {estimate.reason}; the calibrator leaves scores as they are"
         return FittedParameters({"beta": np.array(1.0)}, [estimate], [note])
-    u = root(lambda v: brier(source, math.exp(v))[1], points[at - 1], points[at + 1])
+    u = root(lambda v: brier(source, math.exp(v))[1], points[best - 1], points[best + 1])
     how, reason = "minimises the Brier score", "no interval is computed for this objective"
     estimate = Estimate(name="temperature", value=math.exp(-u), n=exact.n, how=how, reason=reason)
     return FittedParameters({"beta": np.array(math.exp(u))}, [estimate])

@@ -59,11 +59,11 @@ def _spec_with(flag: str, args: Sequence[str]) -> str:
     words = [part for word in args for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
     value = next((after for word, after in itertools.pairwise(words) if word == flag), "VALUE")
     for option, spec in itertools.pairwise(args):
-        for one in REGISTRIES.values():
+        for catalogued in REGISTRIES.values():
             if (
-                f" {option}" in f" {one.option}"
-                and spec in one.registry
-                and normal(name) in one.registry.entries[normal(spec)].options
+                f" {option}" in f" {catalogued.option}"
+                and spec in catalogued.registry
+                and normal(name) in catalogued.registry.entries[normal(spec)].options
             ):
                 return f"{option} {spec}:{normal(name)}={value}"
     return ""
@@ -74,13 +74,13 @@ def _command_with(flag: str, args: Sequence[str], command: str) -> str:
     decides about limits. Only its line is given, after one file: an option may mean something else in other commands.
     """
     first = sorted(COMMANDS, key=lambda name: name != "check")
-    known = {name: _flags(name) for name in first}
-    owners = [name for name in first if flag in known[name]]
+    flags_of = {name: _flags(name) for name in first}
+    owners = [name for name in first if flag in flags_of[name]]
     if not owners:
         return ""
     given = {word.split("=", 1)[0] for word in args if word.startswith("-")}
     one_file = bool(command) and len(args) > 1 and not args[0].startswith("-") and args[1].startswith("-")
-    works = owners[0] == "check" and one_file and given <= known["check"]
+    works = owners[0] == "check" and one_file and given <= flags_of["check"]
     line = f"calib {shlex.join([owners[0], *args])}" if works else see_help(owners[0])
     return f"{flag} is an option of calib {', '.join(owners)}: {line}"
 

@@ -267,22 +267,22 @@ class Command:
             UsageError: a text is no value of its option, or an option that is required has none.
         """
         values = {name: self.options[name].value(given) for name, given in texts.items()}
-        for one in sorted(self.options.values(), key=lambda one: not one.argument):
-            if one.name in values:
+        for opt in sorted(self.options.values(), key=lambda one: not one.argument):
+            if opt.name in values:
                 continue
-            if one.default is dataclasses.MISSING:
-                raise self._missing(one)
-            values[one.name] = () if one.many else one.default
+            if opt.default is dataclasses.MISSING:
+                raise self._missing(opt)
+            values[opt.name] = () if opt.many else opt.default
         return values
 
-    def _missing(self, one: Option) -> UsageError:
+    def _missing(self, opt: Option) -> UsageError:
         from calibcli.cli import mistakes
 
         name = self.function.__module__.rpartition(".")[2]
-        if one.argument:
+        if opt.argument:
             fix = mistakes.instead_of_argument(self.function.__doc__ or "", name)
-            return UsageError(f"missing argument '{one.name}'", fix)
-        flags = " / ".join(f"'{flag}'" for flag in one.flags)
+            return UsageError(f"missing argument '{opt.name}'", fix)
+        flags = " / ".join(f"'{flag}'" for flag in opt.flags)
         return UsageError(f"missing option {flags}", mistakes.see_help(name))
 
     def __call__(self, **given: Any) -> int:
@@ -299,32 +299,32 @@ class Command:
         for name in sorted(self._fields, key=lambda name: name != "run"):  # `run` first: it redirects stdout
             kind, values = self._kinds[name], {one.name: plain[one.name] for one in self._fields[name]}
             arguments[name] = self._kinds[name](**values) if dataclasses.is_dataclass(kind) else values[name]
-        for one in self.options.values():  # before any work; files opened later are noted there
-            files.reading(*(n for value in _values_of(one, plain) for n in _inputs(one, value)), pipes=True)
-        for one in self.options.values():
-            for path in _values_of(one, plain) if one.writes else ():
-                report = one.name == "output"  # -o: a folder gets the report with its tables and figures as files
-                either = not path.suffix if one.writes == "either" else report and render.is_folder(path)
-                files.claim(path, folder=one.writes == "folder" or either)
+        for opt in self.options.values():  # before any work; files opened later are noted there
+            files.reading(*(n for value in _values_of(opt, plain) for n in _inputs(opt, value)), pipes=True)
+        for opt in self.options.values():
+            for path in _values_of(opt, plain) if opt.writes else ():
+                report = opt.name == "output"  # -o: a folder gets the report with its tables and figures as files
+                either = not path.suffix if opt.writes == "either" else report and render.is_folder(path)
+                files.claim(path, folder=opt.writes == "folder" or either)
                 if report:
                     files.claim(*(file for file in render.files(path) if file != path))
         return self.function(**arguments)
 
 
-def _values_of(one: Option, given: Mapping[str, Any]) -> Sequence[Any]:
+def _values_of(opt: Option, given: Mapping[str, Any]) -> Sequence[Any]:
     """Return the values that an option was given, as a sequence even if it cannot be repeated."""
-    value = given[one.name]
-    return value if one.many else [] if value is None else [value]
+    value = given[opt.name]
+    return value if opt.many else [] if value is None else [value]
 
 
-def _inputs(one: Option, value: Any) -> list[str]:
+def _inputs(opt: Option, value: Any) -> list[str]:
     """List the files that a value names: itself, or the file of `digits.npz#test` and `net.py:factory`."""
-    if one.writes or one.kind not in (Path, str) or isinstance(value, bool):
+    if opt.writes or opt.kind not in (Path, str) or isinstance(value, bool):
         return []
     text = str(value)
     code = text.rpartition(":")[0]
     names = (text, text.partition("#")[0], code if code.endswith(".py") else "")
-    return [name for name in names if os.path.isfile(name) or (one.kind is Path and os.path.isdir(name))]
+    return [name for name in names if os.path.isfile(name) or (opt.kind is Path and os.path.isdir(name))]
 
 
 def takes(command: Callable[..., int]) -> Command:

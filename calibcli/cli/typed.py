@@ -110,10 +110,10 @@ class HelpStyle:
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         words = {"<path>": TAKES[Path], "<list[Path]>": TAKES[Path], "<bool>": TAKES[bool], "<str>": TAKES[str]}
-        for one in params:
-            if hasattr(one, "display_type"):  # older versions of Typer do not have it
-                word = words.get(one.display_type(ctx), one.display_type(ctx))
-                one.display_type = lambda ctx, word=word: word
+        for param in params:
+            if hasattr(param, "display_type"):  # older versions of Typer do not have it
+                word = words.get(param.display_type(ctx), param.display_type(ctx))
+                param.display_type = lambda ctx, word=word: word
         return params
 
 
@@ -129,9 +129,10 @@ class CommandGroup(HelpStyle, TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         params = super().get_params(ctx)
-        for one in params:
-            if one.is_flag and one.default is None:  # of Typer's own flags; it would import pydantic to convert None
-                one.default = False
+        for param in params:
+            # of Typer's own flags; it would import pydantic to convert None
+            if param.is_flag and param.default is None:
+                param.default = False
         return params
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -168,7 +169,7 @@ class TextCommand(HelpStyle, TyperCommand):
             return super().parse_args(ctx, args)
         options = self.command.options
         try:
-            found, extra, order = self.make_parser(ctx).parse_args(args=with_values(args, options))
+            parsed, extra, order = self.make_parser(ctx).parse_args(args=with_values(args, options))
         except Refused as error:
             raise mistake(error, args, str(self.name)) from None
         given = [one.name for one in order]
@@ -179,7 +180,7 @@ class TextCommand(HelpStyle, TyperCommand):
         for name in given:
             if given.count(name) > 1 and not (options[name].many or options[name].flag):  # Typer would take the last
                 raise UsageError(f"{options[name].flags[0]} was given more than once", "pass it once")
-        ctx.params = self.command.values({name: texts for name in given if (texts := _texts(found[name]))})
+        ctx.params = self.command.values({name: texts for name in given if (texts := _texts(parsed[name]))})
         if extra:
             raise UsageError(f"got unexpected extra argument(s) ({' '.join(extra)})", f"see calib {self.name} --help")
         return []
@@ -189,20 +190,20 @@ class TextCommand(HelpStyle, TyperCommand):
         options = self.command.options
         declared: list[Any] = [one for one in self.params if one.name in options]
         rare = [one for one in declared if options[one.name].rare and not ctx.meta.get(ALL)]
-        for one in rare:
-            one.hidden = True
-        for one in declared:
-            left = sum(options[other.name].panel == options[one.name].panel for other in rare)
-            if left and isinstance(one, TyperOption):
-                one.rich_help_panel = f"{options[one.name].panel} ({left} more: {ALL})"
+        for option in rare:
+            option.hidden = True
+        for option in declared:
+            left = sum(options[other.name].panel == options[option.name].panel for other in rare)
+            if left and isinstance(option, TyperOption):
+                option.rich_help_panel = f"{options[option.name].panel} ({left} more: {ALL})"
         super().format_help(ctx, formatter)
 
 
-def _texts(found: Any) -> list[str]:
+def _texts(value: Any) -> list[str]:
     """Return the texts that Typer found for an option: a flag is `true`, an argument that is not given has none."""
-    if found is True:
+    if value is True:
         return ["true"]
-    return [found] if isinstance(found, str) else list(found) if isinstance(found, list | tuple) else []
+    return [value] if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else []
 
 
 def with_values(args: Sequence[str], options: Mapping[str, Option]) -> list[str]:
@@ -250,8 +251,8 @@ def mistake(error: Any, args: Sequence[str], command: str = "") -> UsageError:
 
 def _message(error: Any) -> str:
     """Return what Typer says of a line, as our messages are written."""
-    said: str = error.format_message().rstrip(".")
-    return said[:1].lower() + said[1:]
+    text: str = error.format_message().rstrip(".")
+    return text[:1].lower() + text[1:]
 
 
 def _version(asked: bool) -> None:
@@ -284,27 +285,27 @@ def _unwrapped(text: str) -> str:
     return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in text.split("\n\n"))
 
 
-def _parameter(one: Option) -> inspect.Parameter:
+def _parameter(option: Option) -> inspect.Parameter:
     """Return an option as Typer reads it: a flag, a path, which a shell completes, or a text."""
-    default, settings = one.default, dict(one.settings)
-    if get_origin(one.kind) is Literal:
-        settings.setdefault("metavar", _choices(get_args(one.kind)))
-    number = get_args(one.kind)[0] if get_origin(one.kind) is Annotated else str
-    kind: Any = one.kind if one.plain or one.flag else str
-    settings.setdefault("metavar", TAKES[kind if one.plain or one.flag else number])
-    kind = list[kind] if one.many else kind
+    default, settings = option.default, dict(option.settings)
+    if get_origin(option.kind) is Literal:
+        settings.setdefault("metavar", _choices(get_args(option.kind)))
+    number = get_args(option.kind)[0] if get_origin(option.kind) is Annotated else str
+    kind: Any = option.kind if option.plain or option.flag else str
+    settings.setdefault("metavar", TAKES[kind if option.plain or option.flag else number])
+    kind = list[kind] if option.many else kind
     if default is dataclasses.MISSING:
         default = inspect.Parameter.empty
-    elif one.many or default is None:
+    elif option.many or default is None:
         kind, default = Optional[kind], None  # noqa: UP045 (Typer reads it on every version)
-    if listed := re.search(r"\(calib list (\w+)\)", one.help):
+    if listed := re.search(r"\(calib list (\w+)\)", option.help):
         settings["autocompletion"] = _entries(listed[1], "=" if "=" in settings["metavar"] else "")
-    if one.argument:
-        declared = typer.Argument(help=one.help, **settings | {"metavar": None})  # a metavar would replace the name
+    if option.argument:
+        declared = typer.Argument(help=option.help, **settings | {"metavar": None})  # a metavar would replace the name
     else:
-        declared = typer.Option(*one.flags, help=one.help, rich_help_panel=one.panel, **settings)
+        declared = typer.Option(*option.flags, help=option.help, rich_help_panel=option.panel, **settings)
     annotation: Any = Annotated[kind, declared]
-    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _entries(registry: str, ending: str) -> Callable[[str], list[str]]:
@@ -313,10 +314,10 @@ def _entries(registry: str, ending: str) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
         from calibcli.api import catalogue
 
-        one = catalogue.REGISTRIES.get(registry)
+        catalogued = catalogue.REGISTRIES.get(registry)
         names = (
-            [entry.name for entry in one.registry]
-            if one is not None
+            [entry.name for entry in catalogued.registry]
+            if catalogued is not None
             else [f.name for f in catalogue.formats() if f.way == "written"]
         )
         names = [name.replace("_", "-") if "-" in incomplete else name for name in names]

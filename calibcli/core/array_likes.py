@@ -59,8 +59,8 @@ def array(given: Any) -> Any:
         given = [array(one) for one in given]
     if hasattr(given, "detach") and hasattr(given, "cpu"):
         given = given.detach().cpu().resolve_conj().resolve_neg()
-        known = "torch.float16", "torch.float32", "torch.float64"
-        given = given.float() if given.is_floating_point() and str(given.dtype) not in known else given
+        numpy_floats = "torch.float16", "torch.float32", "torch.float64"
+        given = given.float() if given.is_floating_point() and str(given.dtype) not in numpy_floats else given
     elif hasattr(given, "__dlpack__") and not hasattr(given, "__array__"):
         fix = "copy it to the host first, as its library does (jax.device_get, cupy.asnumpy)"
         with refusing((BufferError, RuntimeError, TypeError), "the array lies on a device", fix):

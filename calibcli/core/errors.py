@@ -121,7 +121,7 @@ def printable(text: str, most: int = 800) -> str:
     return clean[: most - 1] + "…" if len(clean) > most else clean
 
 
-def like(name: str, known: Iterable[str]) -> list[str]:
+def like(name: str, names: Iterable[str]) -> list[str]:
     """Find the known names that a misspelt name may stand for, at most `LIKE`.
 
     The first rule that finds any decides: the name that differs by a letter or so; names that have it as a whole word,
@@ -130,26 +130,26 @@ def like(name: str, known: Iterable[str]) -> list[str]:
     import difflib
     import re
 
-    known = list(known)
-    within = [one for one in known if len(name) >= WORD and name.casefold() in one.casefold()]
+    names = list(names)
+    within = [one for one in names if len(name) >= WORD and name.casefold() in one.casefold()]
     word = re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE)  # words end at an underscore too
     whole = [one for one in within if word.search(one)]
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.85) or whole
-    close = close or difflib.get_close_matches(name, known, n=1, cutoff=0.5) or within
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.85) or whole
+    close = close or difflib.get_close_matches(name, names, n=1, cutoff=0.5) or within
     return sorted(close, key=len)[:LIKE]
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the known name most similar to `name`, or None if no name is similar."""
-    return next(iter(like(name, known)), None)
+    return next(iter(like(name, names)), None)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Write the fix for an unknown name: similar names, else all of them."""
-    known = list(known)
-    *others, last = [f"'{one}'" for one in like(name, known)] or [""]
+    names = list(names)
+    *others, last = [f"'{one}'" for one in like(name, names)] or [""]
     if not last:
-        return "choose from: " + ", ".join(known)
+        return "choose from: " + ", ".join(names)
     return f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
 
 
@@ -169,13 +169,13 @@ def check_path(path: object) -> str:
     return f"did you mean '{printable(os.path.join(folder, near))}'?" if near else "check the path"
 
 
-def check_keywords(given: Iterable[str], known: Collection[str], function: str) -> None:
+def check_keywords(given: Iterable[str], accepted: Collection[str], function: str) -> None:
     """Refuse keywords that a function of the Python API does not take.
 
     Raises:
         TypeError: there is such a keyword; the message suggests a known one.
     """
     for name in given:
-        if name not in known:
-            near = did_you_mean(name, sorted(known))
+        if name not in accepted:
+            near = did_you_mean(name, sorted(accepted))
             raise TypeError(f"{function}() got an unexpected keyword argument '{name}': {near}")

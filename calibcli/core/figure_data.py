@@ -156,8 +156,8 @@ class Later(Sequence[Any]):
     def _made(self) -> list[Any]:
         return list(self._make())
 
-    def __getitem__(self, at: Any) -> Any:
-        return self._made[at]
+    def __getitem__(self, index: Any) -> Any:
+        return self._made[index]
 
     def __len__(self) -> int:
         return len(self._made)

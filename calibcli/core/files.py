@@ -191,9 +191,9 @@ def _identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    identity = _identity(one)
-    return os.path.realpath(one) == os.path.realpath(other) or (identity is not None and identity == _identity(other))
+def _same(path: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    identity = _identity(path)
+    return os.path.realpath(path) == os.path.realpath(other) or (identity is not None and identity == _identity(other))
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
         if controllers and "memory" not in controllers.split(","):
             continue
         mounts = ["sys/fs/cgroup/memory"] if controllers else ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
-        own = PurePosixPath(path.lstrip("/"))
+        group = PurePosixPath(path.lstrip("/"))
         for mount in mounts:
-            for part in (own, *own.parents) if ".." not in own.parts else (PurePosixPath(),):
+            for part in (group, *group.parents) if ".." not in group.parts else (PurePosixPath(),):
                 yield root / mount / part, DIVIDED if controllers else UNIFIED

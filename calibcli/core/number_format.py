@@ -47,11 +47,12 @@ def shown(estimate: Estimate, limit: float | None = None) -> EstimateText:
     for number, reference, most in pairs:
         places = _apart(number, reference, places, most)
 
-    own = places
+    decimals = places
     if limit is not None and e.value is not None:
-        own = _apart(e.value, limit, places, EXACT)
-        places = own if own - places <= ALONE else places  # a value next to its limit does not lengthen the interval
-    value = NONE if e.value is None else place(e.value, own) + UNITS.get(e.unit, "")
+        decimals = _apart(e.value, limit, places, EXACT)
+        # a value next to its limit does not lengthen the interval
+        places = decimals if decimals - places <= ALONE else places
+    value = NONE if e.value is None else place(e.value, decimals) + UNITS.get(e.unit, "")
     low, high = ("" if end is None else place(end, places) for end in (e.low, e.high))
     interval = f"[{low}, {high}]" if low and high else f"≥ {low}" if low else f"≤ {high}" if high else ""
     return EstimateText(value, interval, _null(e, places))

@@ -254,9 +254,9 @@ def check_options(given: Any) -> None:
             continue
         flag = f"--{name.replace('_', '-')} "
         within(value, kind, flag)
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if words and one is not None and one not in words:
-                raise UsageError(f"{flag}{_short(str(one))} is not a choice", did_you_mean(str(one), words))
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if words and item is not None and item not in words:
+                raise UsageError(f"{flag}{_short(str(item))} is not a choice", did_you_mean(str(item), words))
 
 
 def in_tuples(given: Any) -> None:

@@ -32,12 +32,12 @@ class Traits:
     """Only papers use it: `calib list` has it in a table apart."""
 
     def __post_init__(self) -> None:
-        own: Any = type(self)  # mypy takes a class whose instances are hashable for one that is not
-        for name, (several, words) in _words(own).items():
+        kind: Any = type(self)  # mypy takes a class whose instances are hashable for one that is not
+        for name, (several, words) in _words(kind).items():
             value = getattr(self, name)
             if not (words.issuperset(value) if several else value in words):
-                known = ", ".join(sorted(map(repr, words)))
-                raise TypeError(f"{name}={value!r}: not {'all ' * several}of {known}")
+                allowed = ", ".join(sorted(map(repr, words)))
+                raise TypeError(f"{name}={value!r}: not {'all ' * several}of {allowed}")
 
     @property
     def gives(self) -> Sequence[str]:
@@ -48,13 +48,13 @@ class Traits:
 @cache
 def _words(kind: type) -> dict[str, tuple[bool, frozenset[str]]]:
     """Return which fields of a dataclass have words of a `Literal`, whether several in a tuple, and the words."""
-    found = {}
+    literals = {}
     for name, hint in get_type_hints(kind).items():
         several = get_origin(hint) is tuple
         word = get_args(hint)[0] if several else hint
         if get_origin(word) is Literal:
-            found[name] = several, frozenset(get_args(word))
-    return found
+            literals[name] = several, frozenset(get_args(word))
+    return literals
 
 
 P = ParamSpec("P")
@@ -280,8 +280,8 @@ class Registry(Generic[P, T]):
         if called := self.called(normal(name)) or self.called(normal(spec)):
             return UsageError(problem, f"did you mean '{called}'?")
         self.load_packaged()
-        known = [entry.name.replace("_", self.joint) for entry in self]
-        return UsageError(problem, did_you_mean(normal(name).replace("_", self.joint), known))
+        names = [entry.name.replace("_", self.joint) for entry in self]
+        return UsageError(problem, did_you_mean(normal(name).replace("_", self.joint), names))
 
     def choose(self, spec: str, **defaults: Any) -> Choice[T]:
         """Parse `name:key=value,...` into a Choice.

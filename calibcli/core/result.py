@@ -317,9 +317,9 @@ class Numbers(Display, Mapping[Key, Estimate]):
         if len(family) == 1:
             return family[0]
         elsewhere = [f"'{e.name}' of '{e.scope}'" for e in self.estimates if e.name == name]
-        known = [e.name for e in family] or elsewhere or list(reversed(in_scope)) or [str(key) for key in self]
+        candidates = [e.name for e in family] or elsewhere or list(reversed(in_scope)) or [str(key) for key in self]
         of_scope = f" of '{scope}'" if scope else ""
-        raise KeyError(f"no estimate '{name}'{of_scope}, but {', '.join(known) or 'none'}")
+        raise KeyError(f"no estimate '{name}'{of_scope}, but {', '.join(candidates) or 'none'}")
 
     def __iter__(self) -> Iterator[Key]:
         return iter(dict.fromkeys((e.name, e.scope) if e.scope else e.name for e in self.estimates))

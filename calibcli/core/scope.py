@@ -55,13 +55,13 @@ class Scope:
 
     def __str__(self) -> str:
         named = [f"{name}={value}" for name, value in self.parts.items()]
-        of = ", ".join([*named, *([self.subject] if self.subject else [])])
+        text = ", ".join([*named, *([self.subject] if self.subject else [])])
         if self.phase:
-            of = f"{of} {self.phase}" if of else self.phase
+            text = f"{text} {self.phase}" if text else self.phase
         if not self.difference_of_models:
-            return of
+            return text
         difference = f"{self.model} - {self.against}" if self.model else f"minus {self.against}"
-        return f"{of}, {difference}" if of else difference
+        return f"{text}, {difference}" if text else difference
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -139,9 +139,9 @@ def _difference(text: str) -> Scope | None:
     """Read `site=A, b - a` and `minus baseline`; None for `site=18 - 30`."""
     if text == str(TO_BASELINE):
         return TO_BASELINE
-    of, _, difference = text.rpartition(", ")
+    scope, _, difference = text.rpartition(", ")
     model, _, against = difference.rpartition(" - ")
-    return Scope.read(of).minus(model, against) if model and against and "=" not in difference else None
+    return Scope.read(scope).minus(model, against) if model and against and "=" not in difference else None
 
 
 def _phase(text: str) -> Scope | None:
@@ -162,5 +162,5 @@ def _parts(text: str) -> Scope:
     if name not in SEVERAL:
         return Scope(parts={name: value})
     value, _, more = value.partition(", ")
-    rest = _parts(more)
-    return Scope(parts={name: value, **rest.parts}, subject=rest.subject)
+    remaining = _parts(more)
+    return Scope(parts={name: value, **remaining.parts}, subject=remaining.subject)

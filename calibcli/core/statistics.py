@@ -253,8 +253,8 @@ def unseen_reach(z: float, spread: float, seen: float, unseen: float) -> float:
     """
     noise, missing = z * math.sqrt(spread), rows_at_once(z) * unseen
     less, more = sorted((noise, missing))
-    both = more * math.cbrt(1 + (less / more) ** 3) if 0 < more < math.inf else more  # a cube may overflow
-    return max(score_bound(0.0, z, seen, spread), both)
+    combined = more * math.cbrt(1 + (less / more) ** 3) if 0 < more < math.inf else more  # a cube may overflow
+    return max(score_bound(0.0, z, seen, spread), combined)
 
 
 def skewed_reach(z: float, spread: float, skew: float) -> float:
@@ -275,13 +275,13 @@ def skewed_reach(z: float, spread: float, skew: float) -> float:
 
 def quantile(values: npt.NDArray[np.floating[Any]], level: float) -> float:
     """Compute `np.quantile` of (n,) numbers, in a fraction of its time for short arrays."""
-    at = level * (len(values) - 1)
-    low = int(at)
+    rank = level * (len(values) - 1)
+    low = int(rank)
     part = values.copy()
     part.partition(low)
     value = float(part[low])
-    above = float(part[low + 1 :].min()) if at > low else value
-    return value if above == value else value + (at - low) * (above - value)  # infinite ones allow no interpolation
+    above = float(part[low + 1 :].min()) if rank > low else value
+    return value if above == value else value + (rank - low) * (above - value)  # infinite ones allow no interpolation
 
 
 def normals(shape: tuple[int, ...], seed: int | tuple[int, ...]) -> Floats:
@@ -334,9 +334,9 @@ class Binomials:
         chances /= chances[:, -1:]
         which, least = np.arange(size), mode - reach  # least outcome of a table, which may be below 0
         self.grid = grid = 1 << min(max(17 - size.bit_length(), 6), 11)  # small enough for the cache
-        at = chances * grid + (which * (grid + 1))[:, None]
-        inside = np.floor(at).astype(np.intp).ravel()
-        passed = np.bincount(np.ceil(at).astype(np.intp).ravel(), minlength=size * (grid + 1))
+        position = chances * grid + (which * (grid + 1))[:, None]
+        inside = np.floor(position).astype(np.intp).ravel()
+        passed = np.bincount(np.ceil(position).astype(np.intp).ravel(), minlength=size * (grid + 1))
         table = np.cumsum(passed.reshape(size, grid + 1), axis=1) + least[:, None]
         table.ravel()[inside] = np.nan  # an outcome ends in this interval
         self.table, self.chances = table[:, :grid].ravel(), (chances + which[:, None]).ravel()
@@ -350,8 +350,8 @@ class Binomials:
         hits: Floats = self.table.take((uniform * self.grid + self.start).astype(np.intp))
         unknown = np.flatnonzero(np.isnan(hits))
         which = unknown % len(self.n)
-        found = np.searchsorted(self.chances, uniform.ravel()[unknown] + which, side="right")
-        hits.ravel()[unknown] = found + self.first[which]
+        index = np.searchsorted(self.chances, uniform.ravel()[unknown] + which, side="right")
+        hits.ravel()[unknown] = index + self.first[which]
         return hits
 
 
@@ -490,16 +490,16 @@ def tie_ends(p: Floats, complement: Floats) -> Ints:
     begins = np.ones(len(p) + 1, np.bool_)
     for part in parts(len(p) - 1):
         rows = slice(part.start, part.stop + 1)
-        own = odds(p[rows], complement[rows])
-        begins[1:-1][part] = own[1:] > own[:-1] * (1 + 4 * TIE)
+        row_odds = odds(p[rows], complement[rows])
+        begins[1:-1][part] = row_odds[1:] > row_odds[:-1] * (1 + 4 * TIE)
     return np.flatnonzero(begins) if len(p) else np.zeros(1, np.int64)
 
 
 def counted(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
     """Return the distinct numbers in rising order with their counts. (`np.unique` loads numpy.ma: 7 % of a start.)"""
     ordered = np.sort(values, axis=None)
-    at = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-    return ordered[at], np.diff(np.append(at, len(ordered)))
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    return ordered[starts], np.diff(np.append(starts, len(ordered)))
 
 
 def quantiles(values: Floats, chances: Sequence[float]) -> list[Floats]:

@@ -107,9 +107,9 @@ def read(data: Any, kind: Any, source: str, fix: str, key: str = "") -> Any:
     return data
 
 
-def wrong(found: Any, wanted: str, source: str, fix: str, key: str) -> InputError:
+def wrong(value: Any, wanted: str, source: str, fix: str, key: str) -> InputError:
     """Make the error for one value."""
-    shown = printable(repr(found), 60) if not isinstance(found, int) or abs(found) < 10**40 else "a very large number"
+    shown = printable(repr(value), 60) if not isinstance(value, int) or abs(value) < 10**40 else "a very large number"
     return InputError(f"{source}: {printable(key, 80) or 'the file'} is {shown}, not {wanted}", fix)
 
 

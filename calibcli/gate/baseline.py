@@ -121,8 +121,8 @@ def pair(new: Keys, base: Keys, names: tuple[str, str] = ("this input", "the bas
         return same_numbers
     new, base = same_numbers
     if new.ids is not None and base.ids is not None:
-        for which, one in ((here, new), (there, base)):
-            if len(np.unique(one.ids)) < one.n:  # type: ignore[arg-type]
+        for which, evaluation in ((here, new), (there, base)):
+            if len(np.unique(evaluation.ids)) < evaluation.n:  # type: ignore[arg-type]
                 return Unpaired(f"ids in {which} are not unique", "give each row its own id")
         _, i, j = np.intersect1d(new.ids, base.ids, assume_unique=True, return_indices=True)
         if len(i) == 0:
@@ -131,8 +131,8 @@ def pair(new: Keys, base: Keys, names: tuple[str, str] = ("this input", "the bas
         i, j = i[order], j[order]
         if new.labelled and base.labelled and (refusal := _label_conflict(new, base, i, j, there)):
             return refusal
-        both = "" if len(i) == new.n == base.n else f" ({len(i)} in both, {new.n} {_in(here)}, {base.n} in {there})"
-        return Pairing(new=i, base=j, how="rows paired by id" + both)
+        counts = "" if len(i) == new.n == base.n else f" ({len(i)} in both, {new.n} {_in(here)}, {base.n} in {there})"
+        return Pairing(new=i, base=j, how="rows paired by id" + counts)
     if not (new.digest and base.digest):
         return Unpaired("rows have no ids, and confidences alone do not pair")
     if new.n != base.n:
@@ -159,12 +159,12 @@ def _numbered_alike(new: Keys, base: Keys) -> tuple[Keys, Keys] | Unpaired:
     return Unpaired("both are results, whose classes are in another order", "pass the scores")
 
 
-def _renumbered(one: Keys, classes: Sequence[str]) -> Keys:
+def _renumbered(evaluation: Keys, classes: Sequence[str]) -> Keys:
     """Number the labels by the place of their class in `classes`; a class that is not there gets a number above."""
     place = {name: i for i, name in enumerate(classes)}
-    numbers = np.array([place.get(name, len(classes) + i) for i, name in enumerate(one.classes)], np.int64)
-    labels = numbers[np.asarray(one.labels)]
-    return dataclasses.replace(one, labels=labels, digest=one.digest and _digest(labels), classes=classes)
+    numbers = np.array([place.get(name, len(classes) + i) for i, name in enumerate(evaluation.classes)], np.int64)
+    labels = numbers[np.asarray(evaluation.labels)]
+    return dataclasses.replace(evaluation, labels=labels, digest=evaluation.digest and _digest(labels), classes=classes)
 
 
 def label_bits(
@@ -204,23 +204,25 @@ def _label_conflict(new: Keys, base: Keys, i: Array, j: Array, there: str) -> Un
         same = new.n == base.n == len(i) and np.array_equal(i, j) and new.digest == base.digest
         return None if same else Unpaired("both are results, whose labels cannot be compared", "pass the scores")
     full, kept = (new, base) if base.labels is None else (base, new)
-    at, to = (i, j) if base.labels is None else (j, i)
+    in_full, in_kept = (i, j) if base.labels is None else (j, i)
     labels = np.zeros(kept.n, np.int64)
-    labels[to] = full.labels[at]  # type: ignore[index]
-    if len(at) == kept.n:
+    labels[in_kept] = full.labels[in_full]  # type: ignore[index]
+    if len(in_full) == kept.n:
         return None if _digest(labels) == kept.digest else differ
     fix = f"pass the scores file that {there} was made of, or rows of which more are in both"
     if kept.label_bits is None:
         return Unpaired(f"{there} keeps no labels of single rows, as an earlier version wrote it", fix)
     shared = np.zeros(kept.n, bool)
-    shared[to] = True
+    shared[in_kept] = True
     starts = _starts(kept.n)
     whole = np.logical_and.reduceat(shared[np.argsort(kept.ids, kind="stable")], starts)  # type: ignore[arg-type]
     bits = label_bits(kept.ids, labels, whole)  # type: ignore[arg-type]
     if not np.array_equal(bits, kept.label_bits[whole]):
         return differ
     if len(bits) < ENOUGH:
-        return Unpaired(f"{len(at)} of the {kept.n} rows that {there} keeps are too few to compare the labels", fix)
+        return Unpaired(
+            f"{len(in_full)} of the {kept.n} rows that {there} keeps are too few to compare the labels", fix
+        )
     return None
 
 
@@ -402,9 +404,9 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "", sample: Sam
                 cost = max(cost, (most - average(gains, w)) / FITTED)
                 curvature = float(np.mean([fit.hessian for fit in fits]))
     # a comparison in metrics that read some columns alone keeps no others
-    known = {name: columns.numbers.get(name, np.empty(0)) for name in ("nll", "brier", "most")}
-    known |= {"least": -np.log(columns.confidence), "gain": gain, "beta": beta}
-    kept: dict[str, Any] = {key: known[key].astype(dtype.replace("<", "=")) for key, dtype in KEPT.items()}
+    numbers = {name: columns.numbers.get(name, np.empty(0)) for name in ("nll", "brier", "most")}
+    numbers |= {"least": -np.log(columns.confidence), "gain": gain, "beta": beta}
+    kept: dict[str, Any] = {key: numbers[key].astype(dtype.replace("<", "=")) for key, dtype in KEPT.items()}
     return BaselineRows(
         **vars(keys(predictions, salt)), salt=salt, correct=columns.correct, cost=cost, curvature=curvature, **kept
     )
@@ -487,10 +489,10 @@ def unshared(
 
 def _possible(rows: BaselineRows, metric: str) -> tuple[float, float]:
     """Return the smallest and the largest value that a row of this evaluation could have with any label."""
-    known = traits(metric)
-    if known.rows not in ("log_loss", "cross_fitted"):
-        return known.values.low, known.values.high
-    low, high = _range(rows, known.rows == "cross_fitted")
+    metric_traits = traits(metric)
+    if metric_traits.rows not in ("log_loss", "cross_fitted"):
+        return metric_traits.values.low, metric_traits.values.high
+    low, high = _range(rows, metric_traits.rows == "cross_fitted")
     return float(low.min()), float(high.max())
 
 
@@ -512,11 +514,11 @@ def difference_range(new: BaselineRows, base: BaselineRows, pairing: Pairing, me
 
     See `metrics.paired.difference_range`.
     """
-    known = traits(metric)
-    if known.rows not in ("log_loss", "cross_fitted"):
-        width = known.values.high - known.values.low
+    metric_traits = traits(metric)
+    if metric_traits.rows not in ("log_loss", "cross_fitted"):
+        width = metric_traits.values.high - metric_traits.values.low
         return -width, width
-    gain = known.rows == "cross_fitted"
+    gain = metric_traits.rows == "cross_fitted"
     low, top = (end[pairing.new] for end in _range(new, gain))
     base_low, base_top = (end[pairing.base] for end in _range(base, gain))
     return paired.difference_range((base_low, base_top), (low, top))

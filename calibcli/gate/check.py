@@ -127,10 +127,10 @@ def _judged(rule: LimitRule, claim: SupportedClaim | str, where: Scope, *message
 def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: BaselineLookup | None) -> Check:
     """Judge the mean difference to the baseline on the same rows against the margin."""
     gate = rule.gate
-    both = rows(gate.baseline) if rows is not None else "this input has no rows"
-    if isinstance(both, str):
-        return rule.check("not_run", both, gate.missing == "warn" and isinstance(both, Missing))
-    new, base = both
+    lookup = rows(gate.baseline) if rows is not None else "this input has no rows"
+    if isinstance(lookup, str):
+        return rule.check("not_run", lookup, gate.missing == "warn" and isinstance(lookup, Missing))
+    new, base = lookup
     pairing = pair(new, base)
     if isinstance(pairing, Unpaired):
         return rule.check("not_run", str(pairing))
@@ -146,12 +146,12 @@ def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Basel
     claim = _difference_claim(rule, alpha, delta, n)
     # rows of one file alone may decide: `best` and `worst` give them the values with the smallest and the largest loss
     # that any row of the model that lacks them could have
-    rest = baseline.unshared(new, base, pairing, gate.metric, delta, lower=rule.side == "max")
-    if rest is None:
+    unshared = baseline.unshared(new, base, pairing, gate.metric, delta, lower=rule.side == "max")
+    if unshared is None:
         return _judged(rule, claim, TO_BASELINE, pairing.how, same)
-    cases = [_difference_claim(rule, alpha, one, one.mean.n) for one in (rest.best, rest.worst)]
+    cases = [_difference_claim(rule, alpha, one, one.mean.n) for one in (unshared.best, unshared.worst)]
     outcomes = {judge(one, rule.side, rule.limit).outcome for one in (claim, *cases)}
-    counts = [(rest.there, f"in {gate.baseline} alone"), (rest.here, "in this input alone")]
+    counts = [(unshared.there, f"in {gate.baseline} alone"), (unshared.here, "in this input alone")]
     alone = " and ".join(f"{count_text(count, 'row')} {where}" for count, where in counts if count)
     if len(outcomes) == 1 or judge(claim, rule.side, rule.limit).outcome == "inconclusive":
         decide = f"{alone}, which cannot change that" if len(outcomes) == 1 else alone

@@ -87,9 +87,11 @@ def _panel(rows: Sequence[Row], line: str, role: str) -> Plot:
     """Draw rows of one unit."""
     curves = [Curve(label=line, kind="hline", role=role, y=rows[0].marks)]
     for verdict, colour in dict.fromkeys((row.verdict, row.role) for row in rows):
-        of = [(float(i), row.estimate) for i, row in enumerate(rows) if (row.verdict, row.role) == (verdict, colour)]
-        x, values = [i for i, _ in of], [float(e) for _, e in of]
-        low, high = [e.low for _, e in of], [e.high for _, e in of]
+        points = [
+            (float(i), row.estimate) for i, row in enumerate(rows) if (row.verdict, row.role) == (verdict, colour)
+        ]
+        x, values = [i for i, _ in points], [float(e) for _, e in points]
+        low, high = [e.low for _, e in points], [e.high for _, e in points]
         curves.append(Curve(label=verdict, kind="points", role=colour, x=x, y=values, low=low, high=high))
     shown = [number_format.shown(row.estimate, row.marks[-1]) for row in rows]
     return Plot(
@@ -145,8 +147,8 @@ def difference(
         return combined(values[0], values[1], second.name, first.name)
     if isinstance(change, str):  # why there is no interval; if no row changes, there is no difference to state either
         value = float(values[1].value or 0) - float(values[0].value or 0)
-        known = value if math.isfinite(value) and change != paired.SAME else None
-        return Difference(second.name, Estimate(**common, value=known, reason=change, n=first.predictions.n))
+        stated = value if math.isfinite(value) and change != paired.SAME else None
+        return Difference(second.name, Estimate(**common, value=stated, reason=change, n=first.predictions.n))
     estimate = change.estimate(LEVEL, **common, se=change.se, n=first.predictions.n)
     return Difference(second.name, estimate, change.p if change.bounded else None)
 

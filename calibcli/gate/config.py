@@ -59,9 +59,9 @@ class Condition:
         if self.op == "=":
             return np.asarray(column.astype(str, copy=False) == self.value)
         values = numbers(column)
-        if values is None or (at := numbers(np.array([self.value]))) is None:
+        if values is None or (bound := numbers(np.array([self.value]))) is None:
             raise UsageError(f"'{self}' asks for numbers, and '{self.column}' has others", "write COLUMN=VALUE")
-        return np.asarray(COMPARED[self.op](values, at[0]))
+        return np.asarray(COMPARED[self.op](values, bound[0]))
 
 
 def parsed(text: str) -> list[Condition]:
@@ -70,12 +70,12 @@ def parsed(text: str) -> list[Condition]:
     >>> [str(c) for c in parsed('site=A & "heart rate"<=60')]
     ['site=A', '"heart rate"<=60']
     """
-    conditions, at = [], 0
-    while match := ONE.match(text, at):
+    conditions, position = [], 0
+    while match := ONE.match(text, position):
         column, op, value, more = match.groups()
         same = "=" if op == "==" else op
         conditions.append(Condition(_plain(column), same, _plain(value)))  # type: ignore[arg-type]
-        at = match.end()
+        position = match.end()
         if not more:
             return conditions
     return []
@@ -98,9 +98,9 @@ def numbers(column: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
     """Return (N,) values as numbers, nan where a text is empty or says so; None where a text is something else."""
     if column.dtype.kind in "fiu":
         return column.astype(np.float64)
-    known, codes = coded(column.astype(str, copy=False))
+    texts, codes = coded(column.astype(str, copy=False))
     try:
-        values = ["nan" if text.strip().lower() in NO_VALUE else text for text in known]
+        values = ["nan" if text.strip().lower() in NO_VALUE else text for text in texts]
         return np.array([*map(float, values)])[codes]
     except ValueError:
         return None
@@ -386,11 +386,11 @@ def _checked(gate: Gate, where: str) -> Gate:
     return gate
 
 
-def _known(table: Mapping[str, Any], known: Collection[str], where: str, inside: str = "") -> None:
+def _known(table: Mapping[str, Any], allowed: Collection[str], where: str, inside: str = "") -> None:
     for key in table:
-        if key not in known:
+        if key not in allowed:
             what = f"[{inside}] " if inside else ""
-            raise UsageError(f"{where}: unknown key '{key}'", (what + did_you_mean(key, known)).strip())
+            raise UsageError(f"{where}: unknown key '{key}'", (what + did_you_mean(key, allowed)).strip())
 
 
 def _beside(path: Path, target: str) -> str:

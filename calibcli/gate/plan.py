@@ -220,11 +220,13 @@ def mean_power(
             return float(passes), float(not passes)
         root, spread = math.sqrt(n) / sd, used * used / n
 
-        def reach(at: float, end: tuple[float, End], edge: float, sign: int) -> float:
+        def reach(quantile: float, end: tuple[float, End], edge: float, sign: int) -> float:
             """How far a bound lies from an estimate such that it touches `edge`, on its side `sign`."""
             far, seen = 0.0, spread
             for _ in range(2 if skew else 1):
-                far = lost / n + moved(n) + unseen_reach(at, seen, end[0] / n, largest_contribution(end[1], n) / n)
+                far = (
+                    lost / n + moved(n) + unseen_reach(quantile, seen, end[0] / n, largest_contribution(end[1], n) / n)
+                )
                 off = edge - sign * far - truth
                 seen = spread * min(max(1 + skew * off / (used * used), 0.5), 2.0) if math.isfinite(off) else spread
             return far
@@ -252,13 +254,13 @@ def share_power(truth: float, limit: float, *, side: Side, alpha: float, family:
     """
     from scipy.special import bdtr, bdtrik
 
-    p, at = (truth, limit) if side == "min" else (1 - truth, 1 - limit)
+    p, threshold = (truth, limit) if side == "min" else (1 - truth, 1 - limit)
 
     def chance(rows: float) -> tuple[float, float]:
         n = round(rows)
-        short = math.ceil(bdtrik(1 - alpha, n, at) - 1e-9)  # right rows with which it just does not pass
-        bad = math.floor(bdtrik(alpha / family, n, at) + 1e-9)  # and with which it just fails
-        bad -= bad >= 0 and bdtr(bad, n, at) > alpha / family
+        short = math.ceil(bdtrik(1 - alpha, n, threshold) - 1e-9)  # right rows with which it just does not pass
+        bad = math.floor(bdtrik(alpha / family, n, threshold) + 1e-9)  # and with which it just fails
+        bad -= bad >= 0 and bdtr(bad, n, threshold) > alpha / family
         passed = 1.0 if short < 0 else 0.0 if short >= n else 1 - float(bdtr(short, n, p))
         return passed, float(bdtr(bad, n, p)) if bad >= 0 else 0.0
 
@@ -320,10 +322,10 @@ def rows_near(chance: Chance, power: float, root: float, z: float) -> int | None
         low, high = (root, high) if share < power else (low, root)
         if low == most:
             return None
-        at = root, normal_quantile(min(max(share, 1 / QUICK), 1 - 1 / QUICK))
-        if before and (at[1] - before[1]) * (at[0] - before[0]) > 0:
-            slope = (at[1] - before[1]) / (at[0] - before[0])
-        before, following = at, min(max(root + (aim - at[1]) / slope, root / 2, low), 2 * root, high)
+        point = root, normal_quantile(min(max(share, 1 / QUICK), 1 - 1 / QUICK))
+        if before and (point[1] - before[1]) * (point[0] - before[0]) > 0:
+            slope = (point[1] - before[1]) / (point[0] - before[0])
+        before, following = point, min(max(root + (aim - point[1]) / slope, root / 2, low), 2 * root, high)
         inside = low < following < high or following == (least if following == low else most)
         root = following if inside and steps < SECANTS else math.sqrt(low * high)
     return None if high == most else math.ceil(high**2 - 1e-6)
@@ -424,8 +426,8 @@ class Need:
 
     def rows(self, power: float, chance: Power | None = None) -> int | None:
         """Return the fewest rows that reach the true verdict with this chance; None beyond 10⁹."""
-        at, which = chance or self.chance, 0 if self.verdict == "PASS" else 1
-        return rows_for(lambda n: at(n)[which], power)
+        chance_at, which = chance or self.chance, 0 if self.verdict == "PASS" else 1
+        return rows_for(lambda n: chance_at(n)[which], power)
 
 
 def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
@@ -473,16 +475,16 @@ def _rows(need: Need, a: Assumptions) -> Estimate:
 
     The rows at the pilot's own value are too few for half of all pilots.
     """
-    own = need.rows(a.power)
+    at_truth = need.rows(a.power)
     how = f"{need.verdict} with a chance of {number_format.percent(a.power)}; {need.assumed}"
     common: dict[str, Any] = {"name": "n", "unit": "rows", **Scope(subject=need.rule).fields}
     if not need.others:
-        if own is None:
+        if at_truth is None:
             return Estimate(value=None, reason="more than 10⁹ rows", how=how, **common)
-        return Estimate(value=own, how=how, detail={"truth": need.truth}, **common)
-    every = sorted([own or math.inf, *(need.rows(a.power, chance) or math.inf for chance in need.others)])
+        return Estimate(value=at_truth, how=how, detail={"truth": need.truth}, **common)
+    every = sorted([at_truth or math.inf, *(need.rows(a.power, chance) or math.inf for chance in need.others)])
     low, high = (every[round(share * (len(every) - 1))] for share in (0.1, 0.9))
-    detail: dict[str, Any] = {"truth": need.truth, "rows_at_truth": own}
+    detail: dict[str, Any] = {"truth": need.truth, "rows_at_truth": at_truth}
     assert a.pilot is not None
     if math.isinf(high):
         reason = f"pilots of {a.pilot.n:,} rows do not tell this rule's verdict: pass --truth, or a larger pilot"
@@ -522,12 +524,12 @@ def _need(gate: Gate, a: Assumptions) -> Need:
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
     arguments: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.slices}
     arguments |= _steps(statistic, truth)
-    own = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
+    truth_se = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
     if choice.traits.rows == "zero_one" and 0 < limit < 1 and pilot.weights is None and pilot.groups is None:
         del arguments["at_limit"]
-        chances = _chances(lambda truth: share_power(min(max(truth, 0.0), 1.0), limit, **arguments), truth, own)
+        chances = _chances(lambda truth: share_power(min(max(truth, 0.0), 1.0), limit, **arguments), truth, truth_se)
     else:
-        chances = _chances(lambda truth: mean_power(truth, sd, limit, **arguments), truth, own)
+        chances = _chances(lambda truth: mean_power(truth, sd, limit, **arguments), truth, truth_se)
     source = "the pilot's spread" if a.pilot is not None else f"a calibrated synthetic model of {a.n_classes} classes"
     assumed = f"{source}, true {choice.spec} {truth:.4g}"
     return Need(metric=choice.spec, side=side, limit=limit, truth=truth, assumed=assumed, **chances)

@@ -362,9 +362,9 @@ class Results:
             return "lower"
         candidates = self._estimates(gate)
         if not candidates:
-            known = {e.name for e in self.result.estimates} | {e.name for e in METRICS} | {*CURVATURE, *FITTED}
-            if name not in {k.partition(":")[0] for k in known}:
-                raise UsageError(f"{gate.at}unknown metric '{name}'", did_you_mean(gate.metric, sorted(known)))
+            metric_names = {e.name for e in self.result.estimates} | {e.name for e in METRICS} | {*CURVATURE, *FITTED}
+            if name not in {k.partition(":")[0] for k in metric_names}:
+                raise UsageError(f"{gate.at}unknown metric '{name}'", did_you_mean(gate.metric, sorted(metric_names)))
             return ""
         return candidates[0].better
 

@@ -82,8 +82,8 @@ def traits(spec: str) -> MetricTraits:
 
 def name(spec: str) -> str:
     """Name a metric for a sentence: `ECE`, `ECE (bins=30)`, `mean confidence`."""
-    own, _, options = spec.partition(":")
-    label = OTHERS.get(own) or traits(own).label or own.replace("_", " ")
+    metric, _, options = spec.partition(":")
+    label = OTHERS.get(metric) or traits(metric).label or metric.replace("_", " ")
     return f"{label} ({options.replace(',', ', ')})" if options else label
 
 
@@ -102,13 +102,13 @@ def _valued(result: Result, scope: str) -> Iterator[Estimate]:
     return (e for e in result.by_scope.get(scope, ()) if e.value is not None)
 
 
-def side(e: Estimate | None, of: float = 0.0) -> Side:
+def side(e: Estimate | None, reference: float = 0.0) -> Side:
     """Return on which side of a number the whole interval lies; "open" if it contains the number or is missing."""
     if e is None or e.value is None or not number_format.has_interval(e):
         return "open"
-    if e.low is not None and e.low > of:
+    if e.low is not None and e.low > reference:
         return "above"
-    return "below" if e.high is not None and e.high < of else "open"
+    return "below" if e.high is not None and e.high < reference else "open"
 
 
 def value(e: Estimate) -> str:

@@ -20,7 +20,7 @@ def check(result: Result) -> str:
     if result.deciding is None:
         return ""
     verdict, fatal = result.deciding
-    own = [c for c in result.checks if (c.outcome, c.fatal) == result.deciding]
+    deciding = [c for c in result.checks if (c.outcome, c.fatal) == result.deciding]
     others = [c for c in result.checks if (c.outcome, c.fatal) != result.deciding]
     warned = [c for c in others if c.outcome != "pass" and not c.fatal]
     left = Counter(c.outcome for c in others if c.outcome == "pass" or c.fatal)
@@ -31,12 +31,12 @@ def check(result: Result) -> str:
     if verdict == "pass":
         every = not others
         many = {1: "", 2: "both rules hold, " if every else "2 rules hold, "}
-        count = many.get(len(own), f"{'all ' * every}{len(own)} rules hold, ")
-        return sentences(f"PASS: {count}{listed(map(_numbers, own), 2)}{_sure(own)}", *warnings)
+        count = many.get(len(deciding), f"{'all ' * every}{len(deciding)} rules hold, ")
+        return sentences(f"PASS: {count}{listed(map(_numbers, deciding), 2)}{_sure(deciding)}", *warnings)
     excused = " (fails the run)" * (verdict == "not_run") if fatal else " (a warning, which fails no run)"
-    verdict_text = f"{VERDICTS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
-    more = [f"{len(own) - 1} more {VERDICTS[verdict]}"] if len(own) > 1 else []
-    return sentences(verdict_text, ", ".join(more + counts), _advice(own[0]), *warnings)
+    verdict_text = f"{VERDICTS[verdict]}{excused}: {_numbers(deciding[0])}{_why(deciding[0])}"
+    more = [f"{len(deciding) - 1} more {VERDICTS[verdict]}"] if len(deciding) > 1 else []
+    return sentences(verdict_text, ", ".join(more + counts), _advice(deciding[0]), *warnings)
 
 
 def _numbers(check: Check) -> str:
@@ -95,17 +95,17 @@ def _advice(check: Check) -> str:
 @sentence
 def plan(result: Result) -> str:
     sizes = [e for e in result.estimates if e.name == "n"]
-    unknown = [e for e in sizes if e.value is None]
-    known = [e for e in sizes if e.value is not None]
-    if unknown:
-        none = f"No number of rows up to 10⁹ is enough for {listed(map(_what_plan_needs, unknown))}"
-        possible = (f"for {_what_plan_needs(e)}: {count_text(int(e.value or 0), 'row')} in all" for e in known[:2])
+    unreachable = [e for e in sizes if e.value is None]
+    reachable = [e for e in sizes if e.value is not None]
+    if unreachable:
+        none = f"No number of rows up to 10⁹ is enough for {listed(map(_what_plan_needs, unreachable))}"
+        possible = (f"for {_what_plan_needs(e)}: {count_text(int(e.value or 0), 'row')} in all" for e in reachable[:2])
         return sentences(none, upper("; ".join(possible)))
-    if not known:
+    if not reachable:
         return ""
-    most = max(known, key=lambda e: e.value or 0.0)
+    most = max(reachable, key=lambda e: e.value or 0.0)
     needed = max(int(most.value or 0), count(result, "min_n"))
-    others = f", the one of {len(known)} gates that asks for most" if len(known) > 1 else ""
+    others = f", the one of {len(reachable)} gates that asks for most" if len(reachable) > 1 else ""
     return sentences(f"Plan {count_text(needed, 'row')} in all: {_what_plan_needs(most)}{others}")
 
 

@@ -124,8 +124,8 @@ def fit(result: Result) -> str:
 
 def _one(result: Result, loss: str, prefix: str) -> str:
     """Describe one loss: `ce, then T = 1.30 [0.90, 2.00]: NLL 0.300 → 0.280, ECE 0.030 → 0.028`."""
-    both = first(result, "nll", f"{prefix}before"), first(result, "ece", f"{prefix}before")
-    before = [e for e in both if e is not None]
+    candidates = first(result, "nll", f"{prefix}before"), first(result, "ece", f"{prefix}before")
+    before = [e for e in candidates if e is not None]
     t = first(result, "temperature", prefix.strip())
     if not before:
         return f"{loss}: trained, nothing measured"

@@ -74,21 +74,21 @@ def direction(result: Result, scope: str = "") -> str:
 
 
 def _calibration(result: Result) -> str:
-    e, gap, way = error(result), first(result, "confidence_gap"), direction(result)
-    ground = "" if gap is None or not way else named(gap)
-    if not way:
-        way, ground = _otherwise(result)
+    e, gap, tendency = error(result), first(result, "confidence_gap"), direction(result)
+    ground = "" if gap is None or not tendency else named(gap)
+    if not tendency:
+        tendency, ground = _otherwise(result)
     if e is None:
-        return ": ".join(filter(None, [way, ground]))
+        return ": ".join(filter(None, [tendency, ground]))
     null = e.null_high
     chance = "" if null is None else _chance(e, null)
     beyond, above = beyond_chance(e), side(e) == "above"
-    if way and chance and not beyond:
+    if tendency and chance and not beyond:
         doubt = f"though {named(e)} alone is within chance (up to {chance}, 95 %)"
-        return ", ".join([f"{way} by one measure taken alone: {ground}" if ground else way, doubt])
-    if way or (above and (beyond or not chance)):
-        own = f" ({ground})" if ground.startswith("slope") else ""
-        text = f"{way or 'miscalibrated'}{own}: {named(e)}"
+        return ", ".join([f"{tendency} by one measure taken alone: {ground}" if ground else tendency, doubt])
+    if tendency or (above and (beyond or not chance)):
+        slope = f" ({ground})" if ground.startswith("slope") else ""
+        text = f"{tendency or 'miscalibrated'}{slope}: {named(e)}"
         return f"{text} where a calibrated model would show at most {chance} (95 %)" if chance else text
     if above:
         return f"{SIGNS}: {named(e)} leaves out 0, though chance gives a calibrated model up to {chance} (95 %)"
@@ -142,19 +142,19 @@ def _parts(result: Result) -> str:
         for column in [*estimates[0].where.parts][:1]:
             of_column.setdefault(column, []).append(scope)
     for column, scopes in of_column.items():
-        own = [s for s in scopes if error(result, s) or direction(result, s)]
-        shown = [s for s in own if _miscalibrated(result, s)]
+        measured = [s for s in scopes if error(result, s) or direction(result, s)]
+        shown = [s for s in measured if _miscalibrated(result, s)]
         errors = {s: error(result, s) for s in shown}
         worst = sorted(shown, key=lambda s: abs(e.value or 0.0) if (e := errors[s]) else 0.0, reverse=True)
         each = listed((f"{s} ({_one(result, s)})" for s in worst), 2)
-        noun, of = ("label", "") if column == "label" else ("value", f" of {column}")
+        noun, suffix = ("label", "") if column == "label" else ("value", f" of {column}")
         if shown:
             level = number_format.level(e for s in shown[:2] if (e := errors[s]) is not None)
             judged = "each judged by itself" + (f", {level} end" if level.endswith("each") else "")
-            own_text = number_format.count_text(len(own), noun)
-            texts.append(f"{len(shown)} of {own_text}{of} shown to be miscalibrated, {judged}: {each}")
-        elif own:
-            texts.append(f"no {noun}{of} shown to be miscalibrated (of {len(own)})")
+            own_text = number_format.count_text(len(measured), noun)
+            texts.append(f"{len(shown)} of {own_text}{suffix} shown to be miscalibrated, {judged}: {each}")
+        elif measured:
+            texts.append(f"no {noun}{suffix} shown to be miscalibrated (of {len(measured)})")
     mean = error(result, MEAN_OF_TASKS)
     if mean is not None:
         bare = "" if number_format.has_interval(mean) else " (no interval)"
@@ -169,9 +169,9 @@ def _miscalibrated(result: Result, scope: str) -> bool:
 
 
 def _one(result: Result, scope: str) -> str:
-    e, way = error(result, scope), direction(result, scope)
+    e, tendency = error(result, scope), direction(result, scope)
     shown = "" if e is None else f"{name(e.name)} {' '.join(number_format.shown(e)[:2])}".rstrip()
-    return ", ".join(filter(None, [way, shown]))
+    return ", ".join(filter(None, [tendency, shown]))
 
 
 # `calib ood`: how well the first score separates the rows, what passes, and which differences are shown.
@@ -182,10 +182,10 @@ KEPT = 0.95  # share of rows inside that pass at the threshold of FPR95
 
 @sentence
 def ood(result: Result) -> str:
-    own = [e for e in result.estimates if e.name == "auroc" and SCORE in e.where.parts and e.value is not None]
-    if not own:
+    aurocs = [e for e in result.estimates if e.name == "auroc" and SCORE in e.where.parts and e.value is not None]
+    if not aurocs:
         return ""
-    first = own[0]  # not the best: the interval of a winner chosen on these rows would be too optimistic
+    first = aurocs[0]  # not the best: the interval of a winner chosen on these rows would be too optimistic
     passed = result.get(("fpr95", first.scope))
     outside = result.facts.get("outside", "outside")
     passing = f"; {value(passed)} of {outside} pass where 95 % of the rows inside do" if passed is not None else ""
@@ -197,17 +197,17 @@ def ood(result: Result) -> str:
         "open": "is not shown to tell rows inside from rows outside",
     }[side(first, 0.5)]
     text = upper(f"{first.where.within(SCORE)} {word}: AUROC {value(first)}{passing}")
-    tested = all("model" not in e.where.parts for e in own)  # with one model, each score is compared with the first
-    return sentences(text, _largest(first, own, tested), _differences(result))
+    tested = all("model" not in e.where.parts for e in aurocs)  # with one model, each score is compared with the first
+    return sentences(text, _largest(first, aurocs, tested), _differences(result))
 
 
-def _largest(first: Estimate, own: list[Estimate], tested: bool) -> str:
+def _largest(first: Estimate, aurocs: list[Estimate], tested: bool) -> str:
     """Name the score with the largest AUROC if its interval lies above the first's and no difference was tested."""
-    best = max(own, key=lambda e: e.value or 0.0)
+    best = max(aurocs, key=lambda e: e.value or 0.0)
     if tested or first.high is None or side(best, first.high) != "above":
         return ""
     score = " of ".join(best.where.parts.values())
-    return upper(f"{score} has the largest AUROC of {len(own)}, {value(best)}: the intervals do not overlap")
+    return upper(f"{score} has the largest AUROC of {len(aurocs)}, {value(best)}: the intervals do not overlap")
 
 
 def _differences(result: Result) -> str:
@@ -253,24 +253,24 @@ def _holds(e: Estimate, verdicts: dict[tuple[str, str], str]) -> bool:
 
 
 def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], str]) -> str:
-    own = result.by_scope[scope]
-    subject = _subject(own[0].where)
+    differences = result.by_scope[scope]
+    subject = _subject(differences[0].where)
     # a different saving by a temperature makes no model better
-    own = sorted([e for e in own if traits(e.name).rows != "cross_fitted"] or own, key=_place)
-    real = [e for e in own if _holds(e, verdicts)]
+    differences = sorted([e for e in differences if traits(e.name).rows != "cross_fitted"] or differences, key=_place)
+    real = [e for e in differences if _holds(e, verdicts)]
     better = [e for e in real if (side(e) == "below") == (e.better == "lower") and e.better in ("lower", "higher")]
     worse = [e for e in real if e not in better and e.better in ("lower", "higher")]
-    alone = [e for e in own if e not in real and side(e) != "open"]
+    alone = [e for e in differences if e not in real and side(e) != "open"]
     many = f"only taken alone, not as one of {count(result, 'comparisons')} comparisons: {_with_numbers(alone)}"
     many = many if alone else ""
     if not real:
-        near = f" ({listed(map(named, own[:SHOWN]))})" if own and side(own[0]) == "open" else ""
+        near = f" ({listed(map(named, differences[:SHOWN]))})" if differences and side(differences[0]) == "open" else ""
         return "; ".join(filter(None, [f"{subject}: no difference shown{near}", many]))
-    both = (("better", better), ("worse", worse))
-    parts = [f"{word} in {_with_numbers(estimates)}" for word, estimates in both if estimates]
+    directions = (("better", better), ("worse", worse))
+    parts = [f"{word} in {_with_numbers(estimates)}" for word, estimates in directions if estimates]
     if not parts:
         parts = [f"another {_with_numbers(real)}"]
-    undecided = [e for e in own if e not in [*real, *alone] and e.low is not None]
+    undecided = [e for e in differences if e not in [*real, *alone] and e.low is not None]
     open_ = [e for e in undecided if e.better in ("lower", "higher")]
     parts += [many] if many else []
     parts += [f"no difference shown in {listed((name(e.name) for e in open_), 2)}"] if open_ else []
@@ -290,7 +290,7 @@ def _with_numbers(estimates: list[Estimate]) -> str:
 
 def _subject(where: Scope) -> str:
     """Write the scope `b - a` as `b against a`."""
-    of = where.compared(where.model, where.against)
-    if of is None or not where.model:
+    scope = where.compared(where.model, where.against)
+    if scope is None or not where.model:
         return str(where)
-    return ", ".join([*([] if of.whole else [str(of)]), f"{where.model} against {where.against}"])
+    return ", ".join([*([] if scope.whole else [str(scope)]), f"{where.model} against {where.against}"])

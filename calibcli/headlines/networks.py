@@ -21,8 +21,8 @@ def curvature(result: Result) -> str:
         return sentences(f"No number: {why}" if why else "No number was asked for that has a value")
     main = valued[0]
     stopped = "Interrupted: " if result.facts.get("interrupted") else ""
-    of = f" of {losses[0]}" if losses else ""
-    text = f"{stopped}{name(main.name)}{of} {value(main)}{_errors(main)}"
+    of_loss = f" of {losses[0]}" if losses else ""
+    text = f"{stopped}{name(main.name)}{of_loss} {value(main)}{_errors(main)}"
     more = next((e for e in valued if base(e.name) == "trace" and e is not main), None)
     bottom = first(result, "lambda_min")
     negative = f"Negative curvature: {named(bottom)}" if bottom is not None and side(bottom) == "below" else ""

@@ -137,8 +137,8 @@ def _error(sample: Sample, choice: Choice[MetricTraits], value: float) -> float 
     """
     bound: Bound | None = choice.traits.condensed
     if bound is not None:
-        of = choice.options.get("of", choice.traits.view)
-        return bound(sample.memoized(PlacedRows, of), choice.options, value)
+        view = choice.options.get("of", choice.traits.view)
+        return bound(sample.memoized(PlacedRows, view), choice.options, value)
     if reads_scores(choice):
         return 0.0
     if not isinstance(choice(sample), MeanOf):
@@ -200,10 +200,10 @@ def _placed(
     if columns.k > 2:
         predicted = (predicted + shift + np.arange(len(predicted))) % columns.k
         labels = np.where(correct, predicted, (predicted + 1) % columns.k)
-    both = np.concatenate([mean - spread / tilt, mean + spread * tilt], axis=1)  # (6, 2 outcomes)
+    numbers = np.concatenate([mean - spread / tilt, mean + spread * tilt], axis=1)  # (6, 2 outcomes)
     return dataclasses.replace(
         columns,
-        numbers=dict(zip(NAMES, both, strict=True)),
+        numbers=dict(zip(NAMES, numbers, strict=True)),
         weights=np.concatenate([count - upper, upper]),
         predicted=predicted,
         labels=labels,

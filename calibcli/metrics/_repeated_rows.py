@@ -95,10 +95,11 @@ class RowMarks:
         different samples would have of one outcome if a fifth of such contents had both.
         """
         times, same = np.minimum(self.rows, KEPT), (self.wrong == 0) | (self.wrong == self.rows)
-        of, alone = (np.bincount(one, minlength=KEPT + 2).astype(float) for one in (times, times[same]))
+        counts, alone = (np.bincount(one, minlength=KEPT + 2).astype(float) for one in (times, times[same]))
         j = np.arange(2, KEPT + 1)
-        mixed = of[j] - alone[j]
-        below, above, share = of[j - 1] + 1, of[j + 1] + 1, (j + 1) / j  # one more each: a count of 0 may be chance
+        mixed = counts[j] - alone[j]
+        # one more each: a count of 0 may be chance
+        below, above, share = counts[j - 1] + 1, counts[j + 1] + 1, (j + 1) / j
         beyond = alone[j] - np.sqrt(below * above * share) - MIXED * mixed
         error = np.sqrt(alone[j] + share * (below + above) / 4 + MIXED**2 * mixed)
         copies = float(((j - 1) * beyond)[beyond > SURE * error].sum())
@@ -154,8 +155,8 @@ def of_ids(ids: Array) -> Hashes:
     letters = texts.view(np.uint32).reshape(len(texts), -1)  # (n, longest), 0 behind the end of a text
     factors = np.random.Generator(np.random.PCG64(0)).integers(0, 2**63, letters.shape[1], np.uint64)
     hashes = np.zeros(len(texts), np.uint64)
-    for at, factor in enumerate(factors * np.uint64(2) + np.uint64(1)):
-        hashes += letters[:, at] * factor
+    for column, factor in enumerate(factors * np.uint64(2) + np.uint64(1)):
+        hashes += letters[:, column] * factor
     return scrambled(hashes)
 
 

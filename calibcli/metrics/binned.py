@@ -277,33 +277,33 @@ _error = partial(METRICS.add, values=UNIT, better="lower", unit="probability")
 def _signed(times_rho: float, times_mass: float = 0.0, root: bool = False) -> Bound:
     """Make the merge bound of an error over equal-width bins that changes by so many ρ and μ, or whose square does."""
 
-    def bound(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-        rho, mass = at.cut_by_width(options["bins"])
+    def bound(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+        rho, mass = placed.cut_by_width(options["bins"])
         change = float(times_rho * rho.sum() + times_mass * mass.sum())
         return of_root(change, value) if root else min(change, 1.0)
 
     return bound
 
 
-def _largest(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+def _largest(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """Bound the change of the largest gap: that of a bin changes by the share of its weight that comes or goes."""
     bins = options["bins"]
-    mass = at.cut_by_width(bins)[1]
+    mass = placed.cut_by_width(bins)[1]
     moved = np.append(mass, 0.0) + np.append(0.0, mass)
-    left = at.view.width_bins(bins, options["edges"]).weight[:bins] - moved
+    left = placed.view.width_bins(bins, options["edges"]).weight[:bins] - moved
     change = np.where(left > 0, 2 * moved / np.maximum(left, 1e-300), 1.0)
     return min(float(np.where(moved > 0, change, 0.0).max()), 1.0)
 
 
-def _equal_mass(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    return min(2 * at.cut_by_mass(options["bins"])[0], 1.0)
+def _equal_mass(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+    return min(2 * placed.cut_by_mass(options["bins"])[0], 1.0)
 
 
-def _debiased(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+def _debiased(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """Bound the change of the squares and of the noise subtracted, which is at most 1 / 2N in each bin."""
     bins = options["bins"]
-    rho, mass = at.cut_by_mass(bins)
-    return min(4 * rho + 2 * mass, 2.0) + (bins / (2 * at.view.total) if mass > 0 else 0.0)
+    rho, mass = placed.cut_by_mass(bins)
+    return min(4 * rho + 2 * mass, 2.0) + (bins / (2 * placed.view.total) if mass > 0 else 0.0)
 
 
 @_error(
@@ -462,9 +462,9 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Constant:
     else:
         for bins in range(2, most + 1):  # below `first` and above `last` accuracies only rise
             low, high = (_bin_at(view, float(position[end]), bins) for end in (first, last))
-            at = view.cut(np.arange(low - 2, high + 4).clip(0, bins), bins)
-            at = at[np.append(True, np.diff(at) > 0)]
-            if np.any(np.diff(np.diff(np.interp(at, position, hit)) / np.diff(at)) < -TIE):
+            edges = view.cut(np.arange(low - 2, high + 4).clip(0, bins), bins)
+            edges = edges[np.append(True, np.diff(edges) > 0)]
+            if np.any(np.diff(np.diff(np.interp(edges, position, hit)) / np.diff(edges)) < -TIE):
                 bins -= 1
                 break
     cuts = position if bins == most and (view.counts or view.weights is None) else view.cuts(bins)
@@ -570,8 +570,8 @@ class Classwise(Statistic):
             return Interval(reason="no bound: the largest gaps may be in cells with few rows", **common)
         (drawn, undrawn), variance = (2 / columns.k * step for step in view.largest_moves), 0.0
         for part in parts(view.n):
-            share, rest = view.shares[part], np.expm1(-columns.nll[part]) * 2 / columns.k
-            variance += float((share * rest * (1 / view.total if view.counts else share)) @ rest)
+            share, moves = view.shares[part], np.expm1(-columns.nll[part]) * 2 / columns.k
+            variance += float((share * moves * (1 / view.total if view.counts else share)) @ moves)
         return Interval(
             high=min(1.0, self.value + unseen_reach(normal_quantile(level), variance, drawn, undrawn)),
             level=level,

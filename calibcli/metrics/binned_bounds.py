@@ -161,18 +161,18 @@ def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) 
     As √V <= V/(2s) + s/2 for every s > 0, and a minimum under Σ|d_b| = τ is at least ν τ plus the minimum over all d of
     the same less ν Σ|d_b|, each s and ν give a line, in which each bin has a minimum of its own over x:
 
-        line(τ) = ν τ + Σ_b min_x [σ f(x) - z/(2s) σ² v(x) - ν σ x] - z/2 (rest / s + s)
+        line(τ) = ν τ + Σ_b min_x [σ f(x) - z/(2s) σ² v(x) - ν σ x] - z/2 (remainder / s + s)
 
     σ_b is between least_b and spread_b^½. Mean and variance rise with it, so the mean is taken at `least`, and the
     variance at `spread`: with x = |d| / least, at x least / spread^½. A bin without a known deviation has at least the
-    mean |d_b| >= ν |d_b|; its variance is in `rest`. On the grid of x, .1 apart, a minimum is too high by at most
+    mean |d_b| >= ν |d_b|; its variance is in `remainder`. On the grid of x, .1 apart, a minimum is too high by at most
     .1² / 8 · max f'' = .001 σ. The line of slope 1, E >= τ - z S with S² = Σ spread + undrawn, holds whatever the gaps,
     as E >= s·d̂. Proof: docs/statistics/binned-bounds.md.
     """
     x, mean, variance, products = _folded()  # (X,), (X,), (X,), (X, 1, M)
     largest = math.sqrt(float(spread.sum()) + undrawn_variance)
     reliable = least > 0
-    rest = float(spread[~reliable].sum()) + undrawn_variance
+    remainder = float(spread[~reliable].sum()) + undrawn_variance
     low, high = least[reliable], spread[reliable]  # (K,) of the K bins with a known deviation
     variances = high * np.interp(x[:, None] * (low / np.sqrt(high)), x, variance)  # (X, K)
     slopes = low.astype(np.float32)[:, None] * products  # (X, K, M) ν σ x; float32 takes half the time
@@ -181,7 +181,7 @@ def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) 
         s = scale * largest
         of_bins = (low * mean[:, None] - z / 2 / s * variances).astype(np.float32)  # (X, K)
         smallest = (of_bins[:, :, None] - slopes).min(axis=0)  # (X, K, M) -> (K, M)
-        duals[row] = smallest.sum(axis=0, dtype=np.float64) - z / 2 * (rest / s + s)
+        duals[row] = smallest.sum(axis=0, dtype=np.float64) - z / 2 * (remainder / s + s)
     return _Lines(duals, -z * largest)
 
 

@@ -25,29 +25,29 @@ from calibcli.scores.predictions import Floats, Ints
 FEWEST = 10  # effective rows (or groups) of either outcome, from where the interval covers, by simulation
 
 
-def _pairs(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+def _pairs(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """Bound the change of an AUC by merging: a hit and a miss of one cell may be ordered either way."""
-    view = at.view
-    hit, all_ = (np.bincount(at.cell, view.shares * values) for values in (view.hit, np.ones(view.n)))
-    both = float(hit.sum() * (all_ - hit).sum())
-    return min(float(hit @ (all_ - hit)) / both, 1.0) if both > 0 else 1.0
+    view = placed.view
+    hit, all_ = (np.bincount(placed.cell, view.shares * values) for values in (view.hit, np.ones(view.n)))
+    pairs = float(hit.sum() * (all_ - hit).sum())
+    return min(float(hit @ (all_ - hit)) / pairs, 1.0) if pairs > 0 else 1.0
 
 
-def _risk(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+def _risk(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """Bound the change of the AURC by merging.
 
     The area is least where the hits of every cell are surer than its misses, and largest where they are less sure.
 
     A miss of rank k by falling confidence adds (H_n - H_{k-1}) / n, with H the harmonic numbers.
     """
-    misses, hits = (np.rint(part[::-1] * at.sample.n) for part in at.in_order())
+    misses, hits = (np.rint(part[::-1] * placed.sample.n) for part in placed.in_order())
     end = np.cumsum(misses + hits)
     ends = []
     for first in (end - misses - hits, end - misses):  # ranks before the misses of each cell
         last = first + misses
         h_first, h_last = harmonic(first), harmonic(last)
         cost = misses * (harmonic(end[-1:]) - h_last) + misses - first * (h_last - h_first)
-        ends.append(float(cost.sum()) / at.sample.n)
+        ends.append(float(cost.sum()) / placed.sample.n)
     return max(abs(end - value) for end in ends)
 
 
@@ -292,8 +292,8 @@ class Concordance(TwoSamples):
         detail = {f"hits_{what}": round(m, 1), f"misses_{what}": round(n, 1)}
         if self.lacking:
             return Interval(reason=self.lacking, detail=detail)
-        own = [variance(self.view, np.where(self.view.hit == hit, self.influence, 0.0)) for hit in (True, False)]
-        degrees = sum(own) ** 2 / max(own[0] ** 2 / (m - 1) + own[1] ** 2 / (n - 1), 1e-300)
+        variances = [variance(self.view, np.where(self.view.hit == hit, self.influence, 0.0)) for hit in (True, False)]
+        degrees = sum(variances) ** 2 / max(variances[0] ** 2 / (m - 1) + variances[1] ** 2 / (n - 1), 1e-300)
         spread, t = variance(self.view, self.influence), student_quantile((1 + level) / 2, max(degrees, min(m, n) - 1))
         # half the squared share of a row of the rarer outcome is added to both: the ratio is 1 where both vanish
         least = 0.5 / min(m, n) ** 2
@@ -373,8 +373,8 @@ class RiskCoverage(RankFunctional):
     @cached_property
     def _error(self) -> Floats:
         t = self.ties
-        both = t.hits + t.misses
-        return np.divide(t.misses, both, out=np.zeros_like(both), where=both > 0)
+        rows = t.hits + t.misses
+        return np.divide(t.misses, rows, out=np.zeros_like(rows), where=rows > 0)
 
     @cached_property
     def value(self) -> float:
@@ -393,10 +393,10 @@ class RiskCoverage(RankFunctional):
         cost, step, rows = self._walk
         error, mean = self._error, float(rows @ self._error / rows.sum())
         moved = np.cumsum(error * step) - error * step / 2
-        own = (~view.hit[t.order]) * cost[t.tie] + mean - moved[t.tie] - self.value
+        influences = (~view.hit[t.order]) * cost[t.tie] + mean - moved[t.tie] - self.value
         share = np.full(view.n, 1 / view.total) if view.weights is None else view.weights[t.order] / view.total
         scale = 1.0 if view.groups is not None else small_sample_factor(view.effective)
-        return self.row_order(own * share * scale)
+        return self.row_order(influences * share * scale)
 
     def missing(self, tail: float) -> tuple[float, float]:
         """Hits, and errors, among the surest rows; a share h of errors there costs -∫ log u du = h (1 - log h).

@@ -62,8 +62,8 @@ def average(values: npt.NDArray[Any], weights: Floats | None) -> float:
 
 def counted(values: npt.NDArray[Any], weights: Floats) -> npt.NDArray[Any]:
     """Replace infinite values of rows without weight by 0, as 0 times infinity is no number; (N,)."""
-    known = np.isfinite(values)
-    return values if known.all() else np.where(known | (weights > 0), values, 0.0)
+    finite = np.isfinite(values)
+    return values if finite.all() else np.where(finite | (weights > 0), values, 0.0)
 
 
 @dataclass(frozen=True, eq=False)

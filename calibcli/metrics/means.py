@@ -311,13 +311,13 @@ def _confident(sample: Sample, tau: float) -> Mask:
     return np.asarray(sample.columns.confidence >= tau * (1 - sample.columns.precision))
 
 
-def _share_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+def _share_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """Bound the change by merging: the share of rows in the cell that the threshold cuts."""
     tau = options["tau"]
     if abs(tau * CELLS - round(tau * CELLS)) < 1e-9:
         return 0.0
-    p = at.sample.columns.confidence
-    cut = float(at.view.shares[interval_of(p) == int(tau * CELLS)].sum())
+    p = placed.sample.columns.confidence
+    cut = float(placed.view.shares[interval_of(p) == int(tau * CELLS)].sum())
     return min(cut, 1.0)
 
 
@@ -331,9 +331,9 @@ def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     return MeanOf(sample, _confident(sample, tau), share=True)
 
 
-def _accuracy_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    cut = _share_condensed(at, options, value)
-    beyond = float(at.view.shares[at.sample.columns.confidence >= options["tau"]].sum()) - cut
+def _accuracy_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+    cut = _share_condensed(placed, options, value)
+    beyond = float(placed.view.shares[placed.sample.columns.confidence >= options["tau"]].sum()) - cut
     return min(2 * cut / beyond, 1.0) if beyond > 0 else float(cut > 0)
 
 
@@ -349,11 +349,11 @@ def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     return MeanOf(sample, sample.columns.correct, _confident(sample, tau), share=True, empty="no row is that confident")
 
 
-def _z_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+def _z_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """Bound the change by merging: of the variance under the root, a quartic of p; the numerator is kept."""
-    view = at.view
+    view = placed.view
     variance = float(view.shares @ ((view.complement - view.p) ** 2 * view.p * view.complement))
-    lost = STEEP * at.variance / variance
+    lost = STEEP * placed.variance / variance
     rounding = 1e-12 * math.sqrt(view.total)  # sums of N rows over the root of N
     return abs(value) * (1 / math.sqrt(1 - lost) - 1) + rounding if lost < 1 else math.inf
 
@@ -379,9 +379,9 @@ def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> Constant:
     return Constant(z, Interval(reason=reason, how=how, null=0.0, null_high=normal_quantile(0.975), detail=detail))
 
 
-def _p_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float | None:
+def _p_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float | None:
     """Return 0 where merging keeps the table of bins, and so the draws."""
-    if options["statistic"] != "ece" or at.cut_by_width(options["bins"])[1].any():
+    if options["statistic"] != "ece" or placed.cut_by_width(options["bins"])[1].any():
         return None
     return 0.0
 
@@ -446,12 +446,12 @@ def murphy(view: BinaryOutcomes, bins: Bins) -> dict[str, float]:
     p, y = bins.confidence, bins.accuracy
     base, square = float(bins.hit.sum()), view.mean(view.p, view.p)
     brier = view.mean(view.residual, view.residual)
-    both = (square + base - brier) / 2  # mean of p y
+    product = (square + base - brier) / 2  # mean of p y
     return {
         "brier": brier,
         "reliability": float((bins.weight * bins.gap**2).sum()),
         "resolution": float((bins.weight * (y - base) ** 2).sum()),
         "uncertainty": base * (1 - base),
         "variance": square - float((bins.weight * p**2).sum()),
-        "covariance": 2 * (both - float((bins.weight * p * y).sum())),
+        "covariance": 2 * (product - float((bins.weight * p * y).sum())),
     }

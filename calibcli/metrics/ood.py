@@ -62,9 +62,9 @@ class AveragePrecision(TwoSamples):
     def parts(self) -> tuple[Floats, Floats]:
         t, (all_hits, all_misses), (hits, misses, estimate_of) = self.ties, self._sums, self._above
         share, other = t.hits / all_hits, t.misses / all_misses
-        both = np.maximum(hits + misses, np.finfo(np.float64).tiny)
-        of_hit = estimate_of + np.cumsum(share * all_hits * misses / both / both)
-        of_miss = -np.cumsum(share * all_misses * hits / both / both)
+        rows = np.maximum(hits + misses, np.finfo(np.float64).tiny)
+        of_hit = estimate_of + np.cumsum(share * all_hits * misses / rows / rows)
+        of_miss = -np.cumsum(share * all_misses * hits / rows / rows)
         return of_hit - share @ of_hit, of_miss - other @ of_miss
 
     @cached_property
@@ -103,8 +103,8 @@ class AveragePrecision(TwoSamples):
 
 def precision(hits: Floats, misses: Floats) -> Floats:
     """Return the share of hits, 0 where there are no rows."""
-    both = hits + misses
-    return np.divide(hits, both, out=np.zeros_like(both), where=both > 0)
+    rows = hits + misses
+    return np.divide(hits, rows, out=np.zeros_like(rows), where=rows > 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,18 +278,18 @@ def scored(model: OodScores, name: str, options: OodOptions, progress: Progress 
         InputError: the files have other classes or kinds of weights, or too many rows; or a score of the options is not
             defined.
     """
-    one, two = model.files
-    if one.k != two.k or one.top_only != two.top_only:
-        problem = f"{one.source} has {one.k} classes, {two.source} {two.k}"
+    inside, outside = model.files
+    if inside.k != outside.k or inside.top_only != outside.top_only:
+        problem = f"{inside.source} has {inside.k} classes, {outside.source} {outside.k}"
         raise InputError(problem, "pass the scores of one model on both data sets")
-    if max(one.n, two.n) > MANY:
-        raise InputError(f"{max(one.n, two.n):,} rows are more than {MANY:,}", "measure a part of them")
+    if max(inside.n, outside.n) > MANY:
+        raise InputError(f"{max(inside.n, outside.n):,} rows are more than {MANY:,}", "measure a part of them")
     wanted = [score for score in EVERY if score in (options.scores or EVERY)]
     for score in wanted:
         if options.scores and (why := model.lacking(score)):
             raise InputError(why, "leave it out (--score)")
     wanted = [score for score in wanted if not model.lacking(score)]
-    common = _joined(one, two)
+    common = _joined(inside, outside)
     read = [columns(p, class_bins=(), threads=options.threads, progress=progress) for p in model.files]
     raw = None
     if set(wanted) - {*OF_PROBABILITIES}:
@@ -304,10 +304,10 @@ def scored(model: OodScores, name: str, options: OodOptions, progress: Progress 
         else:
             assert raw is not None
             shown = [pair[EVERY.index(score) - len(OF_PROBABILITIES)] for pair in raw]
-            both = np.concatenate(shown)
-            order = np.argsort(both)
-            view = BinaryOutcomes(both, np.broadcast_to(1.0, len(both)), **common)
-            rising = both[order]
+            scores = np.concatenate(shown)
+            order = np.argsort(scores)
+            view = BinaryOutcomes(scores, np.broadcast_to(1.0, len(scores)), **common)
+            rising = scores[order]
             ends = np.flatnonzero(np.concatenate([[True], rising[1:] != rising[:-1], [True]]))
             view.set_memoized(ties, tied(view, order, ends))
         yield Scored(name, score, (shown[0], shown[1]), view)
@@ -326,22 +326,22 @@ def levels(predictions: Predictions, temperature: float) -> tuple[Floats, Floats
     return energy, largest
 
 
-def _joined(one: Predictions, two: Predictions) -> dict[str, Any]:
+def _joined(inside: Predictions, outside: Predictions) -> dict[str, Any]:
     """Concatenate weights and groups of both files; no group lies in both."""
-    both = (one, two)
-    kinds = {p.weight_kind for p in both if p.weights is not None}
+    files = (inside, outside)
+    kinds = {p.weight_kind for p in files if p.weights is not None}
     if len(kinds) > 1:
         raise InputError("weights are counts in one file, and not in the other", "pass one kind of weights")
     weights = groups = None
     if kinds:
-        weights = np.concatenate([np.ones(p.n) if p.weights is None else p.weights for p in both])
-        for p, total in ((one, weights[: one.n].sum()), (two, weights[one.n :].sum())):
+        weights = np.concatenate([np.ones(p.n) if p.weights is None else p.weights for p in files])
+        for p, total in ((inside, weights[: inside.n].sum()), (outside, weights[inside.n :].sum())):
             if not total > 0:
                 raise InputError(f"every weight of {p.source} is 0", "leave the weights out")
-    if any(p.groups is not None for p in both):
-        codes = [np.arange(p.n) if p.groups is None else p.groups for p in both]
+    if any(p.groups is not None for p in files):
+        codes = [np.arange(p.n) if p.groups is None else p.groups for p in files]
         groups = np.concatenate([codes[0], codes[1] + codes[0].max(initial=-1) + 1])
-    hit = np.arange(one.n + two.n) < one.n
+    hit = np.arange(inside.n + outside.n) < inside.n
     return {"hit": hit, "weights": weights, "counts": kinds == {"count"}, "groups": groups}
 
 
@@ -359,21 +359,21 @@ def report(models: Sequence[OodScores], options: OodOptions | None = None, progr
     references: dict[str, dict[str, TwoSamples]] = {}
     changes: list[tuple[Estimate, float | None]] = []
     for i, model in enumerate(models):
-        for one in scored(model, model.name if i else "", options, progress):  # each is freed before the next
-            estimates += _estimates(one, options.level)
-            labels.append((one.label, one.where))
-            plots.append(_histogram(one))
-            curves.append(_curve(one))
-            del one.statistics["fpr95"]
+        for measured in scored(model, model.name if i else "", options, progress):  # each is freed before the next
+            estimates += _estimates(measured, options.level)
+            labels.append((measured.label, measured.where))
+            plots.append(_histogram(measured))
+            curves.append(_curve(measured))
+            del measured.statistics["fpr95"]
             if i:
-                if one.score in references:
-                    where = WHOLE.minus(f"{one.score}: {one.model}", models[0].name)
-                    changes += _differences(references[one.score], one, where, options.level)
+                if measured.score in references:
+                    where = WHOLE.minus(f"{measured.score}: {measured.model}", models[0].name)
+                    changes += _differences(references[measured.score], measured, where, options.level)
             elif len(models) > 1 or not references:
-                references[one.score] = one.statistics
+                references[measured.score] = measured.statistics
             else:
                 [(first_score, statistics)] = references.items()
-                changes += _differences(statistics, one, WHOLE.minus(one.score, first_score), options.level)
+                changes += _differences(statistics, measured, WHOLE.minus(measured.score, first_score), options.level)
     table = [shown(changes, options.alpha, "DeLong; ")] if changes else []
     differences = [e for e, _ in changes]
     first = models[0]
@@ -399,19 +399,19 @@ def report(models: Sequence[OodScores], options: OodOptions | None = None, progr
     )
 
 
-def _estimates(one: Scored, level: float) -> Iterator[Estimate]:
+def _estimates(measured: Scored, level: float) -> Iterator[Estimate]:
     for name, statistic in extensions.with_progress(
-        [*one.statistics.items()], lambda both: f"{both[0]} of {one.label}"
+        [*measured.statistics.items()], lambda item: f"{item[0]} of {measured.label}"
     ):
-        fields = {**vars(statistic.interval(level)), "n": one.view.n}
+        fields = {**vars(statistic.interval(level)), "n": measured.view.n}
         better = "lower" if name == "fpr95" else "higher"
         if isinstance(statistic, FalsePositives):
             ties = statistic.ties
             row = ties.order[np.searchsorted(ties.tie, statistic.tie)]  # the rows that are kept reach its score
-            fields["detail"] = {**fields["detail"], "threshold": float(np.concatenate(one.shown)[row])}
+            fields["detail"] = {**fields["detail"], "threshold": float(np.concatenate(measured.shown)[row])}
         elif isinstance(statistic, AveragePrecision):
             fields["detail"] = {**fields["detail"], "chance": statistic.chance}
-        yield Estimate(name=name, value=statistic.value, better=better, unit="", **one.where.fields, **fields)
+        yield Estimate(name=name, value=statistic.value, better=better, unit="", **measured.where.fields, **fields)
 
 
 def _differences(
@@ -437,23 +437,23 @@ def _table(every: Sequence[tuple[str, Scope]], estimates: Sequence[Estimate]) ->
     return Table(name="scores", title="Scores", columns=["score", *names, "threshold"], rows=rows)
 
 
-def _histogram(one: Scored) -> Plot:
+def _histogram(measured: Scored) -> Plot:
     """Draw the shares of the rows inside and outside over the score."""
-    both = np.concatenate(one.shown)
-    low, high = (0.0, 1.0) if one.score == "confidence" else np.quantile(both, [0.001, 0.999]).tolist()
+    scores = np.concatenate(measured.shown)
+    low, high = (0.0, 1.0) if measured.score == "confidence" else np.quantile(scores, [0.001, 0.999]).tolist()
     high = high if high > low else low + 1.0
     edges = np.linspace(low, high, BINS + 1)
     curves = []
-    weights = one.view.weights
-    for name, values, start in zip(SIDES, one.shown, (0, len(one.shown[0])), strict=True):
+    weights = measured.view.weights
+    for name, values, start in zip(SIDES, measured.shown, (0, len(measured.shown[0])), strict=True):
         w = None if weights is None else weights[start : start + len(values)]
         count = np.histogram(np.clip(values, low, high), edges, weights=w)[0].astype(np.float64)
         curves.append(Curve(label=name, kind="steps", x=edges.tolist(), y=count / count.sum(), role=name))
-    axis = AXES.get(one.score, one.score)
-    n = f"{len(one.shown[0]):,} inside, {len(one.shown[1]):,} outside"
+    axis = AXES.get(measured.score, measured.score)
+    n = f"{len(measured.shown[0]):,} inside, {len(measured.shown[1]):,} outside"
     return Plot(
-        name="histogram_" + "_".join(filter(None, [one.score, one.model])),
-        title=f"{one.label}, {n}",
+        name="histogram_" + "_".join(filter(None, [measured.score, measured.model])),
+        title=f"{measured.label}, {n}",
         xlabel=axis,
         ylabel="share of rows",
         curves=curves,
@@ -461,12 +461,14 @@ def _histogram(one: Scored) -> Plot:
     )
 
 
-def _curve(one: Scored) -> Curve:
+def _curve(measured: Scored) -> Curve:
     """Draw the ROC curve of a score."""
-    t = one.view.memoized(ties)
+    t = measured.view.memoized(ties)
     kept, passed = (np.append(0.0, np.cumsum(part[::-1]) / part.sum()) for part in (t.hits, t.misses))
-    at = np.unique(np.concatenate([_thinned(kept), _thinned(passed)]))
-    return Curve(label=one.label, kind="line", x=passed[at].tolist(), y=kept[at].tolist(), role=one.label)
+    points = np.unique(np.concatenate([_thinned(kept), _thinned(passed)]))
+    return Curve(
+        label=measured.label, kind="line", x=passed[points].tolist(), y=kept[points].tolist(), role=measured.label
+    )
 
 
 def _curves(every: Sequence[Curve]) -> Plot:

@@ -271,15 +271,15 @@ def shown(differences: Sequence[tuple[Estimate, float | None]], alpha: float, ho
     Args:
         differences: each with its p-value, or None.  how: name of the tests.
     """
-    known = [p for _, p in differences if p is not None]
-    adjusted, rows = iter(holm(known).tolist()), list[list[Any]]()
+    p_values = [p for _, p in differences if p is not None]
+    adjusted, rows = iter(holm(p_values).tolist()), list[list[Any]]()
     for e, p in differences:
         corrected = None if p is None else next(adjusted)
         verdict = "unknown" if corrected is None else "real" if corrected <= alpha else "not shown"
         if verdict == "real" and e.better in ("lower", "higher") and e.value is not None:
             verdict = "better" if (e.value < 0) == (e.better == "lower") else "worse"
         rows.append([e.name, e.scope, p, corrected, verdict])
-    title = f"Which differences are real ({how}Holm, {len(known)} comparisons, family-wise error {alpha:g})"
+    title = f"Which differences are real ({how}Holm, {len(p_values)} comparisons, family-wise error {alpha:g})"
     heads = ["metric", "difference", "p", "p (Holm)", "verdict"]
     return Table(name="differences", title=title, columns=heads, rows=rows)
 

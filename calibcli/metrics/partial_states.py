@@ -401,8 +401,8 @@ def state_of(arrays: Mapping[str, Array], source: str) -> MetricState:
     with refusing((ValueError, RecursionError), f"{source}: its header is not JSON", FIX):
         data = json.loads(arrays[HEADER].tobytes())
     if isinstance(data, dict) and data.get("schema") not in (UNMARKED, SCHEMA):
-        known = f"{UNMARKED} or {SCHEMA}, which this version reads"
-        raise validation.wrong(data.get("schema"), known, source, FIX, "schema")
+        schemas = f"{UNMARKED} or {SCHEMA}, which this version reads"
+        raise validation.wrong(data.get("schema"), schemas, source, FIX, "schema")
     header: StateHeader = validation.read(data, StateHeader, source, FIX)
     problem = header.problem_of
     if header.schema == UNMARKED:
@@ -466,8 +466,8 @@ def _fault(arrays: Mapping[str, Array], header: StateHeader) -> str:
     if labels.min(initial=0) < 0 or labels.max(initial=0) >= k or rows > max(FEWEST, SCORES // k):
         return "'kept_labels' are not those of its classes"
     for name in ("marks", "ids"):
-        of, wrong, hashes = (arrays[f"{name}_{key}"] for key in ("rows", "wrong", "hashes"))
-        if len(of) > KEPT or of.min(initial=1) < 1 or (wrong > of).any() or of.sum() > header.rows:
+        counts, wrong, hashes = (arrays[f"{name}_{key}"] for key in ("rows", "wrong", "hashes"))
+        if len(counts) > KEPT or counts.min(initial=1) < 1 or (wrong > counts).any() or counts.sum() > header.rows:
             return f"'{name}_rows' are not those of its {header.rows:,} rows"
         if (hashes[1:] <= hashes[:-1]).any():
             return f"'{name}_hashes' are not in order"

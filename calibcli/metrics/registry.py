@@ -301,8 +301,8 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice[
         group = spec.strip().lower()
         sets = {"default": usual, "few": [name for name in usual if traits(name).first_screen]}
         names = [*METRICS.entries] if group == "all" else sets.get(group)  # `entries` imports every metric
-        for one in [spec] if names is None else known(names, top_only, k):
-            choice = _resolved(METRICS.choose(one), k)
+        for wanted in [spec] if names is None else known(names, top_only, k):
+            choice = _resolved(METRICS.choose(wanted), k)
             if top_only and _of_every_class(choice.name):
                 problem = f"{choice.name} needs the probabilities of every class, not the confidence alone"
                 fix = f"use {choice.traits.of_top or 'ece'}, or save the scores of every class"
@@ -337,11 +337,11 @@ def _of_every_class(name: str) -> bool:
 
 def _resolved(choice: Choice[MetricTraits], k: int) -> Choice[MetricTraits]:
     """Shorten the choice to `of=auto` where that means the same for k classes."""
-    of = choice.options.get("of")
-    if (of == "positive" or choice.traits.two_classes) and k != 2:
+    view = choice.options.get("of")
+    if (view == "positive" or choice.traits.two_classes) and k != 2:
         fix = f"use {choice.traits.of_top or choice.name}"
         raise UsageError(f"{choice.spec} is for two classes, these are {k}", fix)
-    if of == ("positive" if k == 2 else "top"):
+    if view == ("positive" if k == 2 else "top"):
         return Choice(choice.entry, {**choice.options, "of": "auto"})
     return choice
 

@@ -143,8 +143,8 @@ class BinaryOutcomes(Memoized):
             if w is not None and power > 1 and not self.counts:
                 w = w**power
             v = values(part) if callable(values) else None if values is None else values[part]
-            both = v if w is None else w if v is None else w * v
-            total += np.bincount(index(part) if callable(index) else index[part], both, bins)
+            weighted = v if w is None else w if v is None else w * v
+            total += np.bincount(index(part) if callable(index) else index[part], weighted, bins)
         return total / self.total**power
 
     def mean(self, values: Floats, times: Floats) -> float:
@@ -290,13 +290,13 @@ class Ranked:
             bits[part] &= -2
             bits[part] |= hit[part]
         bits.sort()
-        rest = sure + 1
+        sorted_complement = sure + 1
         for part in parts(len(p)):
             outcome[part] = bits[part] & 1
             bits[part] &= -2
-            np.divide(1, rest[part], out=rest[part])
-            sure[part] *= rest[part]
-        return cls(sure, rest, outcome, None)
+            np.divide(1, sorted_complement[part], out=sorted_complement[part])
+            sure[part] *= sorted_complement[part]
+        return cls(sure, sorted_complement, outcome, None)
 
     @cached_property
     def residual(self) -> Floats:
@@ -310,9 +310,12 @@ class Ranked:
 
     def across(self, cuts: Ints) -> list[slice]:
         """Return the ties that one of these ranks divides."""
-        at = np.unique(np.searchsorted(self.ends, cuts, side="right")) - 1
-        at = at[(at >= 0) & (at < len(self.ends) - 1)]
-        return [slice(low, high) for low, high in zip(self.ends[at].tolist(), self.ends[at + 1].tolist(), strict=True)]
+        divided = np.unique(np.searchsorted(self.ends, cuts, side="right")) - 1
+        divided = divided[(divided >= 0) & (divided < len(self.ends) - 1)]
+        return [
+            slice(low, high)
+            for low, high in zip(self.ends[divided].tolist(), self.ends[divided + 1].tolist(), strict=True)
+        ]
 
     @cached_property
     def position(self) -> npt.NDArray[np.int64 | np.float64]:
@@ -327,14 +330,14 @@ class Ranked:
 
     def residuals_before(self, position: Floats) -> Floats:
         """Sum the weighted residuals of the rows before positions in (0, total); within a tie in proportion."""
-        at = np.clip(self.find(position, "left"), 1, len(self.ends) - 1)
-        low, high = self.position[at - 1], self.position[at]
-        ranks = counted(self.ends[np.append(at - 1, at)])[0]
+        upper = np.clip(self.find(position, "left"), 1, len(self.ends) - 1)
+        low, high = self.position[upper - 1], self.position[upper]
+        ranks = counted(self.ends[np.append(upper - 1, upper)])[0]
         starts, last = np.append(0, ranks)[:-1], ranks.max(initial=0)  # of no position there are none
         rows = self.residual[:last] if self.weights is None else self.weights[:last] * self.residual[:last]
         sums = np.cumsum(np.where(ranks > starts, np.add.reduceat(rows, starts), 0.0))
-        below, above = (sums[np.searchsorted(ranks, self.ends[end])] for end in (at - 1, at))
-        share = np.divide(position - low, high - low, out=np.zeros(len(at)), where=high > low)
+        below, above = (sums[np.searchsorted(ranks, self.ends[end])] for end in (upper - 1, upper))
+        share = np.divide(position - low, high - low, out=np.zeros(len(upper)), where=high > low)
         return np.asarray(below + share * (above - below))
 
 
@@ -375,8 +378,8 @@ def _merged(view: BinaryOutcomes, bins: int) -> Bins:
     moved, change = np.zeros(bins), np.zeros(bins)
     for tied in ranked.across(first[1:-1]):
         hit = ranked.hit[tied]
-        own = np.searchsorted(first, np.arange(tied.start, tied.stop), side="right") - 1  # bin of each row
-        more = np.bincount(own, minlength=bins) * hit.mean() - np.bincount(own, hit, bins)
+        row_bins = np.searchsorted(first, np.arange(tied.start, tied.stop), side="right") - 1
+        more = np.bincount(row_bins, minlength=bins) * hit.mean() - np.bincount(row_bins, hit, bins)
         moved += more
         value = float(ranked.p[tied.start])
         change += more * ((1 - value) ** 2 - value**2)
@@ -392,13 +395,13 @@ def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
     w = np.ones(view.n) if view.weights is None else view.weights[order]
     w2 = squares(w, view.counts)
     position = np.append(0.0, np.cumsum(w))
-    at = np.interp(cuts, position, np.arange(view.n + 1))
+    cut_rows = np.interp(cuts, position, np.arange(view.n + 1))
     if method == "split-merge":  # a tie that a cut divides shares its hits and its noise
-        for tied in view.ranked.across(np.clip(at[1:-1].astype(np.int64), 0, view.n - 1)):
+        for tied in view.ranked.across(np.clip(cut_rows[1:-1].astype(np.int64), 0, view.n - 1)):
             if w[tied].sum() > 0:
                 hit[tied] = np.average(hit[tied], weights=w[tied])
                 w2[tied] = w[tied] * (w2[tied].sum() / w[tied].sum())
-    first = np.minimum(np.round(at).astype(np.int64), view.n)
+    first = np.minimum(np.round(cut_rows).astype(np.int64), view.n)
 
     def between(values: Floats) -> Floats:
         """Sum values per bin."""
@@ -422,8 +425,8 @@ def _whole(view: BinaryOutcomes, bins: int) -> Bins:
     inner = np.clip(ranked.find(cuts[1:-1], "left"), 1, last)
     inner -= (position[inner - 1] + position[inner]) / 2 >= cuts[1:-1]
     first = ends[np.concatenate([[0], inner, [last]])]
-    at = np.minimum(ranked.find(cuts, "right") - 1, last - 1)
-    return _stretches(view, first, np.append(ranked.p[ends[at[:-1]]], ranked.p[-1]))
+    cut_ties = np.minimum(ranked.find(cuts, "right") - 1, last - 1)
+    return _stretches(view, first, np.append(ranked.p[ends[cut_ties[:-1]]], ranked.p[-1]))
 
 
 def _stretches(view: BinaryOutcomes, first: Ints, edge: Floats) -> Bins:
@@ -484,10 +487,10 @@ def _table(view: BinaryOutcomes, index: npt.NDArray[np.integer], lower: Floats, 
             gap_variance += np.bincount(bin_, r if w2 is None else w2 * r, size)
             r = view.p[part] * view.complement[part]
             null_variance += np.bincount(bin_, r if w2 is None else w2 * r, size)
-    both = rows.reshape(size, 2)
+    counts = rows.reshape(size, 2)
     if view.weights is None:
-        weight[:], hits[:], weight_variance[:] = both.sum(axis=1), both[:, 1], both.sum(axis=1)
+        weight[:], hits[:], weight_variance[:] = counts.sum(axis=1), counts[:, 1], counts.sum(axis=1)
     sums[:3] /= view.total
     sums[3:] /= view.total**2
     p, variances = gap + hits, (weight_variance, gap_variance, null_variance)
-    return Bins(lower, upper, both.sum(axis=1), weight, p, hits, gap, *variances, view.effective, view.seed)
+    return Bins(lower, upper, counts.sum(axis=1), weight, p, hits, gap, *variances, view.effective, view.seed)

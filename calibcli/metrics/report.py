@@ -69,9 +69,9 @@ def top_views(sample: Sample, ks: Sequence[int]) -> dict[int, BinaryOutcomes]:
     for start, block in predictions.blocks():
         here = slice(start, start + len(block))
         labels = predictions.labels[here]
-        own = block[np.arange(len(block)), labels][:, None]
-        tied = (block == own) & (np.arange(block.shape[1]) < labels[:, None])
-        rank[here] = (block > own).sum(axis=1) + tied.sum(axis=1)
+        label_score = block[np.arange(len(block)), labels][:, None]
+        tied = (block == label_score) & (np.arange(block.shape[1]) < labels[:, None])
+        rank[here] = (block > label_score).sum(axis=1) + tied.sum(axis=1)
         p = np.exp(log_softmax(block.astype(np.float64)))
         p.partition(sorted({p.shape[1] - k for k in ks if k < p.shape[1]}), axis=1)
         for k in ks:
@@ -172,17 +172,17 @@ def macro(estimates: Sequence[Estimate], tasks: int, level: float) -> list[Estim
     """
     out = []
     for name in dict.fromkeys(e.name for e in estimates):
-        own = [e for e in estimates if e.name == name]
-        values = [e.value for e in own if e.value is not None]
+        task_estimates = [e for e in estimates if e.name == name]
+        values = [e.value for e in task_estimates if e.value is not None]
         none: dict[str, Any] = dict.fromkeys(("low", "high", "se", "null", "null_high"))
-        plain = dataclasses.replace(own[0], **none, detail={}, how="", **Scope(subject=MACRO).fields)
+        plain = dataclasses.replace(task_estimates[0], **none, detail={}, how="", **Scope(subject=MACRO).fields)
         if len(values) < tasks:
             out.append(dataclasses.replace(plain, value=None, reason="a task has no value"))
             continue
         mean = math.fsum(values) / tasks
-        errors = [e.se for e in own if e.se is not None]
+        errors = [e.se for e in task_estimates if e.se is not None]
         how = f"mean over {tasks} tasks, each counted once"
-        if len(errors) < tasks or own[0].sided != "two":
+        if len(errors) < tasks or task_estimates[0].sided != "two":
             reason = "no interval of a mean follows from bounds of its parts"
             out.append(dataclasses.replace(plain, value=mean, n=None, how=how, reason=reason, sided="two"))
             continue

@@ -288,11 +288,11 @@ class _Profile:
         """Return (N,) E z - z_y; of many scores by derivatives near β, which are kept."""
         if self._step(beta) is None and self.z.size <= WIDENED:
             return self._expectation(beta)
-        at, near = min(self.points, key=lambda point: abs(math.log(beta / point[0])))
-        if abs(math.log(beta / at)) > REACH * (1 + 1e-9):
-            at, near = beta, _derivatives(self.z, self.y, beta)
-            self.points.append((at, near))
-        return np.asarray(shifted(near[:4], beta - at)[0])
+        origin, near = min(self.points, key=lambda point: abs(math.log(beta / point[0])))
+        if abs(math.log(beta / origin)) > REACH * (1 + 1e-9):
+            origin, near = beta, _derivatives(self.z, self.y, beta)
+            self.points.append((origin, near))
+        return np.asarray(shifted(near[:4], beta - origin)[0])
 
     @cached_property
     def _expectation(self) -> Callable[[float], Floats]:
@@ -345,16 +345,16 @@ class _Profile:
         def rises(t: float) -> float:
             return self.slope(math.exp(t), share)[bound]
 
-        at = math.log(self.centre)
-        value, slope = rises(at), self.centre * average(self.near[1], self.rows.weights)
+        log_beta = math.log(self.centre)
+        value, slope = rises(log_beta), self.centre * average(self.near[1], self.rows.weights)
         most = REACH if self.z.size > WIDENED else 1.0  # few rows cost as little where no derivatives are known
         step = -math.copysign(min(1.2 * abs(value) / slope, most) if slope > 0 else most, value)
         ends = math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale)
-        beyond = min(max(math.log(near) if near else at + step, ends[0]), ends[1])
+        beyond = min(max(math.log(near) if near else log_beta + step, ends[0]), ends[1])
         while rises(beyond) * value > 0 and beyond not in ends:
-            at, step = beyond, 2 * step
-            beyond = min(max(at + step, ends[0]), ends[1])
-        return math.exp(root(rises, min(at, beyond), max(at, beyond), TOLERANCE))
+            log_beta, step = beyond, 2 * step
+            beyond = min(max(log_beta + step, ends[0]), ends[1])
+        return math.exp(root(rises, min(log_beta, beyond), max(log_beta, beyond), TOLERANCE))
 
     @cached_property
     def _means(self) -> list[float]:

@@ -75,8 +75,8 @@ def known_output(path: Path) -> Path:
         return path
     format_name = _by_suffix(path)
     if not format_name:
-        known = sorted(s for name in NAMES for s in suffixes(name))
-        raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
+        choices = sorted(s for name in NAMES for s in suffixes(name))
+        raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(choices))
     if needed := _lacks(module(format_name)):
         raise UsageError(f"'{path}' is drawn by {needed}, which is not installed", f"pip install {needed}")
     target(path)
@@ -112,8 +112,8 @@ def show(result: Result, name: str, detail: Detail = "few") -> None:
 
 def notes(result: Result, name: str, detail: Detail = "few") -> Sequence[str]:
     """Return the notes on what `show` prints."""
-    own = getattr(module(name), "notes", None)
-    return result.notes if own is None else list(own(result, detail))
+    format_notes = getattr(module(name), "notes", None)
+    return result.notes if format_notes is None else list(format_notes(result, detail))
 
 
 def write(result: Result, path: Path, style: Style = "screen") -> None:
@@ -126,21 +126,21 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
         UsageError: as for `show`, or the folder cannot be created.
     """
     if not is_folder(path):
-        one = module(_holds(result, _by_suffix(path)))
-        _save(one.render(result, style) if hasattr(one, "figures") else one.render(result), path)
+        renderer = module(_holds(result, _by_suffix(path)))
+        _save(renderer.render(result, style) if hasattr(renderer, "figures") else renderer.render(result), path)
         return
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {path} ({error.strerror})", "name another folder") from None
-    for one in map(module, NAMES):
-        judged = not getattr(one, "OF_CHECKS", False) or result.checks
-        if hasattr(one, "REPORT") and judged and not _lacks(one):
-            _save(one.render(result), path / one.REPORT)
-    for one in map(module, NAMES):
-        if hasattr(one, "FIGURES") and result.plots and not _lacks(one):
-            for name, content in one.figures(result, style).items():
-                _save(content, path / f"{name}{one.SUFFIXES[0]}")
+    for renderer in map(module, NAMES):
+        judged = not getattr(renderer, "OF_CHECKS", False) or result.checks
+        if hasattr(renderer, "REPORT") and judged and not _lacks(renderer):
+            _save(renderer.render(result), path / renderer.REPORT)
+    for renderer in map(module, NAMES):
+        if hasattr(renderer, "FIGURES") and result.plots and not _lacks(renderer):
+            for name, content in renderer.figures(result, style).items():
+                _save(content, path / f"{name}{renderer.SUFFIXES[0]}")
     for table in filter(None, [table_contents.bins_table(result), *result.tables]):
         _save(module("csv").table(table), path / f"{terminal.file_name(table.name, 'table')}.csv")
 
@@ -156,9 +156,9 @@ def _holds(result: Result, name: str) -> str:
     return name
 
 
-def _lacks(one: ModuleType) -> str:
+def _lacks(renderer: ModuleType) -> str:
     """Return a library that a format needs and that is not installed, or ""."""
-    return next((name for name in getattr(one, "NEEDS", ()) if importlib.util.find_spec(name) is None), "")
+    return next((name for name in getattr(renderer, "NEEDS", ()) if importlib.util.find_spec(name) is None), "")
 
 
 def is_folder(path: Path) -> bool:

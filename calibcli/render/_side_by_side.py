@@ -64,8 +64,10 @@ def _without_one(s: Sheet, more: int) -> Clipped:
     """Drop the least important row: the last that passes, else that did not run, else that is undecided."""
     tones = s.tones or [""] * len(s.rows)
     order = {"good": 0, "": 1, "warn": 3, "bad": 4}
-    at = min(reversed(range(len(s.rows))), key=lambda i: 2 if s.rows[i][0].startswith("NOT RUN") else order[tones[i]])
-    kept = [i for i in range(len(s.rows)) if i != at]
+    dropped = min(
+        reversed(range(len(s.rows))), key=lambda i: 2 if s.rows[i][0].startswith("NOT RUN") else order[tones[i]]
+    )
+    kept = [i for i in range(len(s.rows)) if i != dropped]
 
     def moved(marks: frozenset[int]) -> frozenset[int]:
         return frozenset(new for new, old in enumerate(kept) if old in marks)
@@ -81,19 +83,19 @@ def _change(result: Result) -> list[Sheet]:
     """Put before, after and their paired difference side by side, for each loss; other numbers come first."""
     by = {(e.name, e.where.without_phase, e.where.phase): e for e in result.estimates}
     differences = [e for e in result.estimates if e.where.phase == CHANGE]
-    keys = list(dict.fromkeys((name, of) for name, of, when in by if when in ("before", "after")))
+    keys = list(dict.fromkeys((name, scope) for name, scope, when in by if when in ("before", "after")))
     other = [e for e in result.estimates if not e.where.phase]
     phases: tuple[Phase, ...] = ("before", "after", CHANGE)
     rows = []
-    for name, of in keys:
-        before, after, change = (by.get((name, of, when)) for when in phases)
+    for name, scope in keys:
+        before, after, change = (by.get((name, scope, when)) for when in phases)
         none = EstimateText(number_format.NONE, "", "")
         shown = [none if e is None else number_format.shown(e) for e in (before, after)]
         moved = EstimateText("", "", "") if change is None else number_format.shown(change)
         unit = next((e.unit for e in (change, before) if e is not None and e.unit == "nats"), "")
         why = next((e.reason for e in (change, after) if e is not None and e.reason), "")
         rows.append(
-            [name, str(of), shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why]
+            [name, str(scope), shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why]
         )
     columns = [
         *OF,
@@ -104,7 +106,7 @@ def _change(result: Result) -> list[Sheet]:
         UNIT,
     ]
     columns += [SheetColumn("if calibrated", spare=2), WHY]
-    breaks = changes([of for _, of in keys])
+    breaks = changes([scope for _, scope in keys])
     sheets = [table_contents.estimates(other, "why")] if other else []
     size = table_contents.size([e for (_, _, when), e in by.items() if when == "after"])
     sheets += [table_contents.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
@@ -122,12 +124,12 @@ def _ranking(table: Table) -> Sheet:
     texts = [name for name in cells if name not in numeric and name != "rank"]
     columns: list[SheetColumn] = []
     series: list[list[str]] = []
-    for at, name in enumerate(heads):
+    for position, name in enumerate(heads):
         if name == "low":
             columns.append(SheetColumn("interval"))
             series.append(["" if a == number_format.NONE else f"[{a}, {b}]" for a, b in zip(low, high, strict=True)])
         elif name in numeric:  # columns after the interval may be left out, the last first
-            spare = len(numeric) - numeric.index(name) if at > heads.index("low") else 0
+            spare = len(numeric) - numeric.index(name) if position > heads.index("low") else 0
             columns.append(SheetColumn(name, right=True, spare=spare))
             series.append(number_format.column(cells[name]))
         elif name in texts:
@@ -146,18 +148,18 @@ def _models(result: Result) -> list[Sheet]:
     if models is None or verdicts is None or len(models.columns) < 4:
         return table_contents.sheets(result, "why")
     names = [str(name) for name in models.columns[2:]]
-    own = {(str(row[0]), str(row[1])): row[2:] for row in models.rows}
+    values_of = {(str(row[0]), str(row[1])): row[2:] for row in models.rows}
     verdict_of = {(str(row[0]), str(row[1])): str(row[-1]) for row in verdicts.rows}
     rows = []
     for e in result.estimates:
-        at, of = _model(e.where, names)
-        values = own.get((e.name, of))
-        pair = [None, None] if values is None else [values[0], values[at]]
+        index, scope = _model(e.where, names)
+        values = values_of.get((e.name, scope))
+        pair = [None, None] if values is None else [values[0], values[index]]
         pair_shown = number_format.column(pair)
         shown = number_format.shown(e)
-        verdict = verdict_of.get((e.name, e.scope), "").removeprefix(f"{names[at]} is ")
+        verdict = verdict_of.get((e.name, e.scope), "").removeprefix(f"{names[index]} is ")
         unit = e.unit if e.unit == "nats" else ""
-        rows.append([e.name, of, names[at], *pair_shown, shown.value, shown.interval, unit, verdict])
+        rows.append([e.name, scope, names[index], *pair_shown, shown.value, shown.interval, unit, verdict])
     columns = [*OF, SheetColumn("model", code=True), SheetColumn(names[0], right=True, spare=2)]
     columns.append(SheetColumn("model's" if len(names) > 2 else names[1], right=True, spare=3))
     columns += [DIFFERENCE, intervals(result.estimates), UNIT, SheetColumn("shown")]
@@ -171,9 +173,9 @@ def _models(result: Result) -> list[Sheet]:
 
 def _model(where: Scope, names: Sequence[str]) -> tuple[int, str]:
     """Return the index of the model of a difference, and the scope of the number: of `site=A, b - a`, `site=A`."""
-    for at, name in enumerate(names[1:], 1):
-        if (of := where.compared(name, names[0])) is not None:
-            return at, str(of)
+    for index, name in enumerate(names[1:], 1):
+        if (scope := where.compared(name, names[0])) is not None:
+            return index, str(scope)
     return 0, str(where)
 
 
@@ -205,15 +207,17 @@ def _scores(result: Result) -> list[Sheet]:
     """Make a row for each score with its metrics, then the paired differences between scores."""
     table = _table(result, "differences")
     verdicts = {} if table is None else {(row[0], row[1]): str(row[-1]) for row in table.rows}
-    own = [e for e in result.estimates if (e.name, e.scope) not in verdicts]
+    measured = [e for e in result.estimates if (e.name, e.scope) not in verdicts]
     changed = [e for e in result.estimates if (e.name, e.scope) in verdicts]
     by = {(e.name, e.where): number_format.shown(e)[:2] for e in result.estimates}
-    names = list(dict.fromkeys(e.name for e in own))
+    names = list(dict.fromkeys(e.name for e in measured))
     level = intervals(result.estimates)
     rows = []
-    for where in dict.fromkeys(e.where for e in own):
+    for where in dict.fromkeys(e.where for e in measured):
         cells = [text for name in names for text in by.get((name, where), ("", ""))]
-        threshold = next((e.detail["threshold"] for e in own if e.where == where and "threshold" in e.detail), None)
+        threshold = next(
+            (e.detail["threshold"] for e in measured if e.where == where and "threshold" in e.detail), None
+        )
         rows.append([where.within("score") or str(where), *cells, number_format.cell(threshold)])
     columns = [SheetColumn("score", code=True)]
     for name in names:
@@ -236,8 +240,8 @@ def _claims(result: Result) -> list[Sheet]:
     row_tones = []
     named = [dict(zip(claims.columns, row, strict=True)) for row in claims.rows]
     p_values = number_format.of_table("p (Holm)", ["" if one["p (Holm)"] is None else one["p (Holm)"] for one in named])
-    for one, p in zip(named, p_values, strict=True):
-        cells = {key: str(cell or "") for key, cell in one.items()}
+    for claim, p in zip(named, p_values, strict=True):
+        cells = {key: str(cell or "") for key, cell in claim.items()}
         counted = cells["seeds and rows"].startswith("[")
         interval = cells["seeds and rows" if counted else "these rows alone"]
         words = "; ".join(filter(None, [cells["text"], cells["would decide"]]))

@@ -91,7 +91,7 @@ def forest(shown: Result) -> Plot:
     if not valued:
         raise UsageError("there is nothing to draw: no figure and no number", "measure(..., diagram=True) has figures")
     units = {e.unit for e in valued}
-    one = units.pop() if len(units) == 1 else ""
+    unit = units.pop() if len(units) == 1 else ""
     points = Curve(
         label=" ".join(filter(None, ("value,", number_format.level(valued), "interval"))),
         kind="points",
@@ -101,9 +101,9 @@ def forest(shown: Result) -> Plot:
         low=[e.low for e in valued],
         high=[e.high for e in valued],
     )
-    names = [" ".join(filter(None, (e.name, e.scope, f"({e.unit})" if e.unit and not one else ""))) for e in valued]
+    names = [" ".join(filter(None, (e.name, e.scope, f"({e.unit})" if e.unit and not unit else ""))) for e in valued]
     title = " ".join(filter(None, ("calib", shown.command))) if shown.command else valued[0].name
-    return Plot(name="estimates", title=title, ylabel=one or "value", labels=names, flip=True, curves=[points])
+    return Plot(name="estimates", title=title, ylabel=unit or "value", labels=names, flip=True, curves=[points])
 
 
 def write(value: Any, path: Path) -> None:

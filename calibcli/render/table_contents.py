@@ -189,12 +189,12 @@ def banner(outcomes: Sequence[tuple[Outcome, bool]], words: Mapping[Outcome, str
     order = dict.fromkeys([name, *(one for one in WORST_FIRST if one in counts)])
     counted = ", ".join(f"{counts[one]} {words[one].lower()}" for one in order)
     warnings = sum(outcome != "pass" and not fatal for outcome, fatal in outcomes)
-    said, tone = words[name], TONE[name]
+    text, tone = words[name], TONE[name]
     if not fatal and tone == "bad":
-        said, tone = said + " (only warns)" * (words is VERDICTS), "warn"
+        text, tone = text + " (only warns)" * (words is VERDICTS), "warn"
     elif name == "pass" and warnings:
-        said, tone = f"{said}, {count_text(warnings, 'warning')}", "warn"
-    return f"{said}: {counted}", tone
+        text, tone = f"{text}, {count_text(warnings, 'warning')}", "warn"
+    return f"{text}: {counted}", tone
 
 
 def estimates(listed: Sequence[Estimate], how: How = "short") -> Sheet:
@@ -217,10 +217,10 @@ def estimates(listed: Sequence[Estimate], how: How = "short") -> Sheet:
     rows = []
     for e in listed:
         value, interval, null = number_format.shown(e)
-        own = "" if level else number_format.level([e])
+        own_level = "" if level else number_format.level([e])
         own_size = "" if len(sizes) <= 1 or e.n is None else str(e.n)
         rows.append(
-            [e.name, e.scope, value, _unit(e), interval or number_format.NONE, own, null, own_size, _how(e, how)]
+            [e.name, e.scope, value, _unit(e), interval or number_format.NONE, own_level, null, own_size, _how(e, how)]
         )
     many = {scope for scope, rows_of in Counter(e.scope for e in listed).items() if rows_of > 1}
     ends = ((listed[i - 1].scope, listed[i].scope) for i in range(1, len(listed)))
@@ -275,14 +275,14 @@ def _pairs(estimates: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
 
 
 def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet:
-    both = [e for pair in pairs for e in pair]
-    level = number_format.level(both)
+    listed = [e for pair in pairs for e in pair]
+    level = number_format.level(listed)
     columns = [
         *OF,
         SheetColumn("before", right=True),
-        intervals(both),
+        intervals(listed),
         SheetColumn("after", right=True),
-        intervals(both),
+        intervals(listed),
         LEVEL,
     ]
     columns += [SheetColumn("if calibrated", spare=4), UNIT, SheetColumn("better", spare=3)]
@@ -293,12 +293,12 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet
         same = number_format.level(pair)
         for e in pair:
             value, interval, null = number_format.shown(e)
-            own = "" if same else f" {number_format.level([e])}".rstrip()
-            row += [value, (interval or number_format.NONE) + own]
+            own_level = "" if same else f" {number_format.level([e])}".rstrip()
+            row += [value, (interval or number_format.NONE) + own_level]
         rows.append([*row, "" if level else same, null, _unit(pair[1]), pair[1].better, _how(pair[1], how)])
     breaks = changes([row[1] for row in rows])
     musts = frozenset(i for i, pair in enumerate(pairs) if pair[1].reason)
-    return without_empty(Sheet(size(both), columns, rows, breaks, musts=musts))
+    return without_empty(Sheet(size(listed), columns, rows, breaks, musts=musts))
 
 
 def _checks(checks: Sequence[Check], words: Mapping[Outcome, str]) -> Sheet:
@@ -311,7 +311,7 @@ def _checks(checks: Sequence[Check], words: Mapping[Outcome, str]) -> Sheet:
     for c in checks:
         e = c.estimate
         value, interval, null = number_format.shown(e, c.limit) if e else (number_format.NONE, "", "")
-        own = "" if level or e is None else number_format.level([e])
+        own_level = "" if level or e is None else number_format.level([e])
         word = words[c.outcome] + " (warns)" * (words is VERDICTS and not c.fatal and c.outcome != "pass")
         size = str(e.n) if e and e.n is not None else ""
         limit = "" if c.limit is None else number_format.exact(c.limit)
@@ -322,7 +322,7 @@ def _checks(checks: Sequence[Check], words: Mapping[Outcome, str]) -> Sheet:
             c.scope,
             value,
             interval or number_format.NONE,
-            own,
+            own_level,
             limit,
             null,
             size,

@@ -242,9 +242,9 @@ def _cells(
         for position, (part, i) in enumerate(zip(parts, kept, strict=True)):
             column = table.columns[i]
             space = " " * (sizes[i] - width(part))
-            own = style or (tone if position == 0 and part else "code" if column.code else "")
+            cell_style = style or (tone if position == 0 and part else "code" if column.code else "")
             line += [(" " * GAP, "")] if position else []
-            line.append((space + part if column.right else part + space, own))
+            line.append((space + part if column.right else part + space, cell_style))
         styled.append(line)
     return styled
 
@@ -340,9 +340,9 @@ def time_left(done: float, seconds: float) -> str:
     """Write the time that is left after a fraction that took so many seconds: `0:07`, `1:02:03`; "" once it is done."""
     if not 0 < done < 1:
         return "" if done >= 1 else "-:--"
-    minutes, rest = divmod(round(seconds * (1 - done) / done), 60)
+    minutes, seconds_left = divmod(round(seconds * (1 - done) / done), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"
 
 
 # The verdict of a check as one sentence, for formats without columns.

@@ -114,8 +114,8 @@ class RowOps(Operations):
         return self.node("matrix", x, w, wide=True) if weight.ndim == 2 else w * x
 
     def log_both(self, z: Node) -> tuple[Node, Node]:
-        both = self.node("log_both", z, wide=False)
-        return self.node("output", both, wide=True, value=0), self.node("output", both, wide=True, value=1)
+        pair = self.node("log_both", z, wide=False)
+        return self.node("output", pair, wide=True, value=0), self.node("output", pair, wide=True, value=1)
 
     def read(self, parameters: Parameters, x: Node, steps: bool, at: Node | None = None) -> Node:
         xs, ys = ([row.tolist() for row in rows] for rows in zip(*unpacked(parameters), strict=True))
@@ -211,14 +211,14 @@ class Function:
             return self.write(node.args[0], node.value)
         args = [self.write(arg, i) for arg in node.args]
         if node.op in ("curve", "step"):
-            at = args[1][0] if len(args) > 1 else i if node.wide else "0"
-            after = str(int(at) + 1) if at.isdigit() else f"{at} + 1"
-            return words["read"].format(node.op, at, args[0][0], after), ATOM
+            curve = args[1][0] if len(args) > 1 else i if node.wide else "0"
+            after = str(int(curve) + 1) if curve.isdigit() else f"{curve} + 1"
+            return words["read"].format(node.op, curve, args[0][0], after), ATOM
         rank = PRECEDENCE.get(node.op, ATOM)
         if rank == ATOM:
             return words[node.op].format(*(text for text, _ in args)), ATOM
         # parentheses: the right side of - and / must bind tighter than the operator, and conditionals are not nested
-        needs = [rank + (node.op == "where" or (at > 0 and node.op in "-/")) for at in range(len(args))]
+        needs = [rank + (node.op == "where" or (place > 0 and node.op in "-/")) for place in range(len(args))]
         texts = [text if bound >= need else f"({text})" for (text, bound), need in zip(args, needs, strict=True)]
         return words.get(node.op, f"{{0}} {node.op} {{1}}").format(*texts, i=i), rank
 

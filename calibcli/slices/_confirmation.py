@@ -52,34 +52,34 @@ class MeasuredRows:
 
     def test(self, inside: Ints, outside: Ints, alpha: float) -> ConfirmedRule:
         """Test a gap against 0 and against that of the other rows, or an error against that of the other rows."""
-        own = self.rows.at(inside)
-        if len(inside) < SMALLEST or own.lacking or own.units < SMALLEST:
-            reason = own.lacking or f"fewer than {SMALLEST} rows or groups on this half"
-            return ConfirmedRule(len(inside), own.value if len(inside) else math.nan, -1.0, 1.0, 1.0, reason=reason)
-        low, high = own.bounds(alpha / 2, 0.0 if self.p is None else -1.0, 1.0)
+        mean = self.rows.at(inside)
+        if len(inside) < SMALLEST or mean.lacking or mean.units < SMALLEST:
+            reason = mean.lacking or f"fewer than {SMALLEST} rows or groups on this half"
+            return ConfirmedRule(len(inside), mean.value if len(inside) else math.nan, -1.0, 1.0, 1.0, reason=reason)
+        low, high = mean.bounds(alpha / 2, 0.0 if self.p is None else -1.0, 1.0)
         others = self.rows.at(outside)
         if self.p is None:
-            p = self._p_more_errors(own, others)
+            p = self._p_more_errors(mean, others)
         else:
             p_own, p_others = self.p[inside], self.p[outside]
-            p = max(self._p_gap(own, p_own), self._p_further_from_zero(own, others, p_own, p_others))
-        return ConfirmedRule(len(inside), own.value, low, high, p, others=others.value)
+            p = max(self._p_gap(mean, p_own), self._p_further_from_zero(mean, others, p_own, p_others))
+        return ConfirmedRule(len(inside), mean.value, low, high, p, others=others.value)
 
     @staticmethod
-    def _p_gap(own: WeightedMean, p: Floats) -> float:
+    def _p_gap(mean: WeightedMean, p: Floats) -> float:
         """Return the p-value of the gap.
 
         It is the larger one of two tests: that each row is calibrated, and that the mean gap is 0, as rows may be
         calibrated together without each being so.
         """
-        if not own.binomial:
-            return own.p_value(-1.0, 1.0)
-        hits = float(p.sum() - own.values.sum()) if own.weights is None else float(own.weights @ (p - own.values))
-        of_spread = two_sided(abs(own.value) / own.se, own.units - 1) if own.se > 0 else 0.0
-        return max(chance(p, round(hits), own.weights if own.counts else None), of_spread)
+        if not mean.binomial:
+            return mean.p_value(-1.0, 1.0)
+        hits = float(p.sum() - mean.values.sum()) if mean.weights is None else float(mean.weights @ (p - mean.values))
+        of_spread = two_sided(abs(mean.value) / mean.se, mean.units - 1) if mean.se > 0 else 0.0
+        return max(chance(p, round(hits), mean.weights if mean.counts else None), of_spread)
 
     @staticmethod
-    def _p_further_from_zero(own: WeightedMean, others: WeightedMean, p_own: Floats, p_others: Floats) -> float:
+    def _p_further_from_zero(mean: WeightedMean, others: WeightedMean, p_own: Floats, p_others: Floats) -> float:
         """Return the two-sided p-value that the gap is no further from 0 than that of the other rows; 1 if it is not.
 
         For independent rows it uses the larger of two variances: that of the rows, and that of outcomes with
@@ -87,35 +87,35 @@ class MeasuredRows:
         """
         if not len(p_others):
             return 0.0
-        difference = own.value - others.value
-        if difference * own.value <= 0 or others.lacking:
+        difference = mean.value - others.value
+        if difference * mean.value <= 0 or others.lacking:
             return 1.0
-        degrees = min(own.units, others.units) - 1
-        variance = own.se**2 + others.se**2
-        if not (own.binomial and others.binomial):
-            up, down = (own.value + 1, 1 - others.value) if difference > 0 else (1 - own.value, others.value + 1)
-            variance += (own.largest_share * up + others.largest_share * down) * abs(difference)
+        degrees = min(mean.units, others.units) - 1
+        variance = mean.se**2 + others.se**2
+        if not (mean.binomial and others.binomial):
+            up, down = (mean.value + 1, 1 - others.value) if difference > 0 else (1 - mean.value, others.value + 1)
+            variance += (mean.largest_share * up + others.largest_share * down) * abs(difference)
             return two_sided(abs(difference) / math.sqrt(variance), degrees)
-        sizes = own.effective, others.effective
-        common = (own.value * sizes[0] + others.value * sizes[1]) / sum(sizes)
+        sizes = mean.effective, others.effective
+        common = (mean.value * sizes[0] + others.value * sizes[1]) / sum(sizes)
         expected = 0.0
-        for rows, stated, size in ((own, p_own, sizes[0]), (others, p_others, sizes[1])):
+        for rows, stated, size in ((mean, p_own, sizes[0]), (others, p_others, sizes[1])):
             q = np.clip(stated - common, 0.0, 1.0)
             expected += average(q * (1 - q), rows.weights) / size
         return two_sided(abs(difference) / math.sqrt(max(variance, expected, 1e-300)), degrees)
 
     @staticmethod
-    def _p_more_errors(own: WeightedMean, others: WeightedMean) -> float:
+    def _p_more_errors(mean: WeightedMean, others: WeightedMean) -> float:
         """Return the one-sided p-value: Fisher's exact test for independent rows, else the score form."""
-        if own.binomial and others.binomial and not own.counts:
-            hits = round(own.value * own.n)
-            return fisher(hits, own.n, hits + round(others.value * others.n), own.n + others.n)
-        difference = own.value - others.value
+        if mean.binomial and others.binomial and not mean.counts:
+            hits = round(mean.value * mean.n)
+            return fisher(hits, mean.n, hits + round(others.value * others.n), mean.n + others.n)
+        difference = mean.value - others.value
         if difference <= 0:
             return 1.0
-        reach = own.largest_share * own.value + others.largest_share * (1 - others.value)
-        variance = own.se**2 + others.se**2 + reach * difference
-        return two_sided(difference / math.sqrt(variance), min(own.units, others.units) - 1) / 2
+        reach = mean.largest_share * mean.value + others.largest_share * (1 - others.value)
+        variance = mean.se**2 + others.se**2 + reach * difference
+        return two_sided(difference / math.sqrt(variance), min(mean.units, others.units) - 1) / 2
 
 
 def fisher(hits: int, n: int, marked: int, total: int) -> float:
@@ -154,12 +154,12 @@ def _tail(p: Floats, hits: float, w: Floats) -> float:
         return 1.0 if hits <= 0 else 0.0
     if hits > w.sum() - 1 + 1e-9:
         return math.exp(float(w @ np.log(p)))
-    at, odds = hits - 0.5, np.log(p / (1 - p))
-    t = root(lambda t: float(w @ np.exp(log_sigmoid(odds + t))) - at, -800.0, 800.0)
+    corrected, odds = hits - 0.5, np.log(p / (1 - p))
+    t = root(lambda t: float(w @ np.exp(log_sigmoid(odds + t))) - corrected, -800.0, 800.0)
     if abs(t) < 1e-5:  # at the mean the formula below is 0 / 0
         return 0.5
     log_mgf = float(w @ np.logaddexp(np.log1p(-p), np.log(p) + t))
-    signed_root = math.copysign(math.sqrt(max(2 * (t * at - log_mgf), 0.0)), t)
+    signed_root = math.copysign(math.sqrt(max(2 * (t * corrected - log_mgf), 0.0)), t)
     variance = float(w @ np.exp(log_sigmoid(odds + t) + log_sigmoid(-odds - t)))
     slope = 2 * math.sinh(t / 2) * math.sqrt(variance) if abs(t) < 700 else math.inf
     density = math.exp(-signed_root * signed_root / 2) / math.sqrt(2 * math.pi)

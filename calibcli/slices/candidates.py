@@ -71,28 +71,28 @@ def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], 
     if values.dtype.kind in "fiu" and len(np.unique(values[:SAMPLE])) > DISTINCT:
         return _numeric_column(name, values.astype(np.float64), search, least)
     if values.dtype.kind == "f":  # here every NaN is the same
-        found, codes = np.unique(values, return_inverse=True)
-        known = found.tolist()
+        floats, codes = np.unique(values, return_inverse=True)
+        uniques = floats.tolist()
     else:
-        known, codes = coded(values if values.dtype.kind in "iu" else values.astype(str, copy=False))
-    given = numbers(values) if len(known) > DISTINCT else None
+        uniques, codes = coded(values if values.dtype.kind in "iu" else values.astype(str, copy=False))
+    given = numbers(values) if len(uniques) > DISTINCT else None
     if given is not None:
         return _numeric_column(name, given, search, least)
-    known = [str(value) for value in known]
-    as_numbers = numbers(np.array(known))
+    uniques = [str(value) for value in uniques]
+    as_numbers = numbers(np.array(uniques))
     if as_numbers is not None and np.isnan(as_numbers).any():  # in whatever spelling, there is no value
         none = np.isnan(as_numbers)
-        known = [value for value, missing in zip(known, none, strict=True) if not missing] + [""]
-        codes = np.where(none, len(known) - 1, np.cumsum(~none) - 1)[codes]
-    sizes = np.bincount(codes[search], minlength=len(known))
+        uniques = [value for value, missing in zip(uniques, none, strict=True) if not missing] + [""]
+        codes = np.where(none, len(uniques) - 1, np.cumsum(~none) - 1)[codes]
+    sizes = np.bincount(codes[search], minlength=len(uniques))
     frequent = np.argsort(-sizes, kind="stable")[:VALUES]
     frequent = frequent[(sizes[frequent] >= least) & (sizes[frequent] < search.sum())]
     if not len(frequent):
-        values_text = count_text(len(known), "value")
+        values_text = count_text(len(uniques), "value")
         return f"'{name}' is left out: it has {values_text}, none with {least} rows or more but not all"
-    place = np.full(len(known), len(frequent), np.uint8)
+    place = np.full(len(uniques), len(frequent), np.uint8)
     place[frequent] = np.arange(len(frequent))
-    literals = [(Condition(name, "=", known[i]),) for i in frequent]
+    literals = [(Condition(name, "=", uniques[i]),) for i in frequent]
     return CodedColumn(name, place[codes], literals, np.eye(len(frequent), len(frequent) + 1))
 
 
@@ -287,13 +287,13 @@ class _Block:
     Attributes:
         column, cell: (cells,) the column of each cell, and its code.
         holds: (literals, cells) 1 where a literal holds in a cell.
-        of: (literals, 2) the column of each literal, and its place in the column.
+        literal: (literals, 2) the column of each literal, and its place in the column.
     """
 
     column: Ints
     cell: Ints
     holds: Floats
-    of: Ints
+    literal: Ints
 
     @classmethod
     def make(cls, columns: Sequence[CodedColumn], chosen: Sequence[int]) -> _Block:
@@ -301,12 +301,12 @@ class _Block:
         cells = [columns[i].cells[:, :-1] for i in chosen]
         literals, wide = (np.cumsum([0, *(one.shape[axis] for one in cells)]) for axis in (0, 1))
         holds = np.zeros((literals[-1], wide[-1]))
-        for at, one in enumerate(cells):
-            holds[literals[at] : literals[at + 1], wide[at] : wide[at + 1]] = one
-        of = [(i, place) for i, one in zip(chosen, cells, strict=True) for place in range(len(one))]
+        for position, table in enumerate(cells):
+            holds[literals[position] : literals[position + 1], wide[position] : wide[position + 1]] = table
+        literal_places = [(i, place) for i, one in zip(chosen, cells, strict=True) for place in range(len(one))]
         cell = [(i, code) for i, one in zip(chosen, cells, strict=True) for code in range(one.shape[1])]
         column, code_of = np.array(cell).T
-        return cls(column, code_of, holds, np.array(of))
+        return cls(column, code_of, holds, np.array(literal_places))
 
     def matrix(self, codes: Codes) -> npt.NDArray[np.float32]:
         """Return (cells, rows) 1 where a row lies in a cell."""
@@ -327,14 +327,15 @@ def _strongest_pairs(
     ends = np.cumsum([column.cells.shape[1] for column in columns])
     chosen = (list(group) for _, group in itertools.groupby(range(len(columns)), lambda i: ends[i] // WIDE))
     blocks = [_Block.make(columns, some) for some in chosen]
-    both = list(itertools.combinations_with_replacement(blocks, 2))
+    block_pairs = list(itertools.combinations_with_replacement(blocks, 2))
     best, count, floor = np.empty((5, 0)), 0, 0.0  # z, and column and place of both conditions
-    for one, other in extensions.with_progress(both, lambda pair: "pairs of conditions", progress):
-        z = strengths([one.holds @ sums @ other.holds.T for sums in _products(codes, weights, one, other)])
-        z[one.of[:, :1] >= other.of[:, 0]] = -np.inf  # two conditions on one column; or a pair the other way round
+    for first, other in extensions.with_progress(block_pairs, lambda pair: "pairs of conditions", progress):
+        z = strengths([first.holds @ sums @ other.holds.T for sums in _products(codes, weights, first, other)])
+        # two conditions on one column; or a pair the other way round
+        z[first.literal[:, :1] >= other.literal[:, 0]] = -np.inf
         count += int((z > -np.inf).sum())
-        at = np.nonzero(z > floor)
-        best = np.hstack([best, [z[at], *one.of[at[0]].T, *other.of[at[1]].T]])
+        above = np.nonzero(z > floor)
+        best = np.hstack([best, [z[above], *first.literal[above[0]].T, *other.literal[above[1]].T]])
         if best.shape[1] > MOST:
             best = best[:, np.argsort(-best[0], kind="stable")[: 2 * MOST]]
             floor = (1 - ROUNDED) * best[0, MOST - 1]
@@ -347,20 +348,20 @@ def _strongest_pairs(
     return {pair: np.array(places) for pair, places in pairs.items()}, count
 
 
-def _products(codes: Codes, weights: Sequence[Floats | None], one: _Block, other: _Block) -> Floats:
+def _products(codes: Codes, weights: Sequence[Floats | None], first: _Block, other: _Block) -> Floats:
     """Sum each of the weights (None: 1) over the rows of each pair of cells: (weights, cells, cells).
 
     The counts are exact, as a piece of rows has fewer than 2**24.
     """
-    sums = np.zeros((len(weights), len(one.cell), len(other.cell)))  # (weights, cells, cells)
+    sums = np.zeros((len(weights), len(first.cell), len(other.cell)))  # (weights, cells, cells)
     # float32 ends at 3e38
     scales = [1.0 if weight is None else float(np.abs(weight).max()) or 1.0 for weight in weights]
     for start in range(0, codes.shape[1], PIECE):
         piece = slice(start, start + PIECE)
-        left, right = one.matrix(codes[:, piece]), other.matrix(codes[:, piece])
+        left, right = first.matrix(codes[:, piece]), other.matrix(codes[:, piece])
         for total, weight, scale in zip(sums, weights, scales, strict=True):
-            own = left if weight is None else left * (weight[piece] / scale).astype(np.float32)
-            total += scale * (own @ right.T).astype(np.float64)
+            weighted = left if weight is None else left * (weight[piece] / scale).astype(np.float32)
+            total += scale * (weighted @ right.T).astype(np.float64)
     return sums
 
 
@@ -377,8 +378,8 @@ def _sums(
     return [one if len(chosen) == 1 else one @ columns[chosen[1]].cells.T for one in sums]
 
 
-def _parts(columns: Sequence[CodedColumn], chosen: tuple[int, ...], at: int) -> tuple[tuple[int, int], ...]:
-    places = np.unravel_index(at, [len(columns[i].literals) for i in chosen])
+def _parts(columns: Sequence[CodedColumn], chosen: tuple[int, ...], index: int) -> tuple[tuple[int, int], ...]:
+    places = np.unravel_index(index, [len(columns[i].literals) for i in chosen])
     return tuple((i, int(place)) for i, place in zip(chosen, places, strict=True))
 
 
@@ -473,8 +474,8 @@ def search_with_sliceline(
         errors = np.maximum(sign * evidence.value[rows], 0.0)
         finder = Slicefinder(alpha=SIZE, k=KEPT, max_l=3, min_sup=least, verbose=False)
         finder.fit(codes, errors)
-        for one in finder.top_slices_:
-            rule = _rule(columns, one)
+        for top_slice in finder.top_slices_:
+            rule = _rule(columns, top_slice)
             if rule is not None:
                 inside = rule.holds(columns, rows)
                 rules[CandidateRule(rule.parts, evidence.z(rows[inside]))] = None

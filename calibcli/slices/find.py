@@ -281,10 +281,10 @@ def _plots(estimates: Sequence[Estimate], total: float, where: str) -> list[Plot
         return []
     curves = []
     for confirmed, label, role in ((True, "confirmed", "model"), (False, "not confirmed", "null")):
-        at = [i for i, e in enumerate(estimates) if e.detail["confirmed"] is confirmed]
-        y, low, high = ([getattr(estimates[i], part) for i in at] for part in ("value", "low", "high"))
-        if at:
-            x = [float(i) for i in at]
+        positions = [i for i, e in enumerate(estimates) if e.detail["confirmed"] is confirmed]
+        y, low, high = ([getattr(estimates[i], part) for i in positions] for part in ("value", "low", "high"))
+        if positions:
+            x = [float(i) for i in positions]
             curves.append(Curve(label=label, kind="points", role=role, x=x, y=y, low=low, high=high))
     curves.append(Curve(label="all rows", kind="hline", y=[total], role="limit"))
     labels, title = [e.scope for e in estimates], f"Where it fails, {where}"

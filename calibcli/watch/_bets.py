@@ -210,17 +210,17 @@ def tables(watched: WatchedRule, cell: Ints, value: Floats, weight: Floats | Non
     Args:
         cell: (n,) cell of each row.  value: (n,).  weight: (n,) number of rows that each one counts for, or None.
     """
-    both = []
+    wealths = []
     for claims in watched.claims:
         table = np.empty((cells, len(claims), L))
-        for a, (sign, at) in enumerate(claims):
-            room = at - watched.low if sign > 0 else watched.high - at
-            gain = sign * (value - at)
+        for a, (sign, claimed) in enumerate(claims):
+            room = claimed - watched.low if sign > 0 else watched.high - claimed
+            gain = sign * (value - claimed)
             for i, stake in enumerate(stakes(room, watched.high - watched.low)):
                 wealth = np.log1p(stake * gain)
                 table[:, a, i] = np.bincount(cell, wealth if weight is None else weight * wealth, cells)
-        both.append(table)
-    return both[0], both[1]
+        wealths.append(table)
+    return wealths[0], wealths[1]
 
 
 @dataclass(eq=False)
@@ -327,12 +327,14 @@ def thresholds(watched: WatchedRule, alpha: float, per_year: float, value: str =
     }
 
 
-def joined(one: Stream, other: Stream) -> Stream:
+def joined(stream: Stream, other: Stream) -> Stream:
     """Merge the rows of two streams in the same night: wealth of independent rows multiplies, and sums add.
 
     Where both have earlier nights, each has its own e-process of drift, and the mean of the two is one.
     """
-    arrays: dict[str, Any] = {name: value + other.arrays()[name] for name, value in one.arrays().items()}
-    old = [s for s in (one, other) if np.isfinite(s.drift).any()]
-    arrays["drift"] = old[0].drift if len(old) == 1 else np.logaddexp(one.drift, other.drift) - math.log(2)
-    return Stream(one.watched, **arrays, night=max(one.night, other.night), crossed={**other.crossed, **one.crossed})
+    arrays: dict[str, Any] = {name: value + other.arrays()[name] for name, value in stream.arrays().items()}
+    old = [s for s in (stream, other) if np.isfinite(s.drift).any()]
+    arrays["drift"] = old[0].drift if len(old) == 1 else np.logaddexp(stream.drift, other.drift) - math.log(2)
+    return Stream(
+        stream.watched, **arrays, night=max(stream.night, other.night), crossed={**other.crossed, **stream.crossed}
+    )

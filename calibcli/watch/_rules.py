@@ -80,8 +80,8 @@ def _row_range(
     if not reads_scores(choice):
         statistic = choice(source.whole.sample(choice))
     if not isinstance(statistic, MeanOf):
-        known = "ece, accuracy, nll, brier, brier_top, confidence_gap and other means over rows"
-        raise UsageError(f"{gate.at}{choice.name} cannot be watched: it is no sum over rows", f"choose from: {known}")
+        means = "ece, accuracy, nll, brier, brier_top, confidence_gap and other means over rows"
+        raise UsageError(f"{gate.at}{choice.name} cannot be watched: it is no sum over rows", f"choose from: {means}")
     low, high = (0.0, cap) if _unbounded(choice, source) else statistic.range
     return float(low), float(high), 0
 
@@ -137,10 +137,10 @@ def _rows(watched: WatchedRule, source: RecordedOutputs, gate: Gate, part: Part,
 def _differences(
     watched: WatchedRule, source: RecordedOutputs, baselines: Any, gate: Gate, cap: float
 ) -> tuple[Any, ...] | str:
-    both = baselines(gate.baseline)
-    if isinstance(both, str):
-        return both
-    new, base = both
+    lookup = baselines(gate.baseline)
+    if isinstance(lookup, str):
+        return lookup
+    new, base = lookup
     pairing = pair(new, base)
     if isinstance(pairing, Unpaired):
         return str(pairing)
@@ -148,7 +148,7 @@ def _differences(
     if alone := new.n - len(i):
         fix = "write the scores of both models on the same rows"
         return f"{alone:,} of {new.n:,} rows are not in the baseline, which may be the ones that decide ({fix})"
-    values = [one.column(watched.metric)[at] for one, at in ((new, i), (base, j))]
+    values = [keyed.column(watched.metric)[rows] for keyed, rows in ((new, i), (base, j))]
     if watched.high == cap:
         values = [np.minimum(column, cap) for column in values]
     weights, counts, groups = source.design
@@ -163,8 +163,8 @@ def _wealth_and_sums(
         cell, value, weight = _one_row_per_group(watched, cell, value, weight, groups)
     value = np.clip(value, watched.low, watched.high)
     size = watched.size
-    both = [None, value] if weight is None else [weight, weight * value]
-    sums = np.stack([np.bincount(cell, w, size) for w in both], axis=-1).astype(np.float64)
+    weights = [None, value] if weight is None else [weight, weight * value]
+    sums = np.stack([np.bincount(cell, w, size) for w in weights], axis=-1).astype(np.float64)
     return (*tables(watched, cell, value, weight, size), sums)
 
 
@@ -178,11 +178,11 @@ def _one_row_per_group(
     """
     w = np.ones(len(value)) if weight is None else weight
     names, member = np.unique(groups, return_inverse=True)
-    at, inverse = np.unique(member * watched.size + cell, return_inverse=True)
+    codes, inverse = np.unique(member * watched.size + cell, return_inverse=True)
     mass = np.bincount(inverse, w)
     mean = np.bincount(inverse, w * value) / np.maximum(mass, 1e-300)
     group_mass = np.bincount(member, w, len(names))
-    return at % watched.size, mean, mass / np.maximum(group_mass[at // watched.size], 1e-300)
+    return codes % watched.size, mean, mass / np.maximum(group_mass[codes // watched.size], 1e-300)
 
 
 def refuse_sampling_weights(source: RecordedOutputs) -> None:

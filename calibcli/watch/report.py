@@ -189,9 +189,9 @@ def night_plots(state: WatchState) -> list[Plot]:
         title = f"{rule}, each night"
         plots.append(Plot(name=f"nights{i}", title=title, ylabel=watched.metric, curves=curves, **shared))
         powers = []
-        for at, claim, word in ((1, "fail", BROKEN), (3, "drift", DRIFT), (2, "pass", KEPT)):
+        for index, claim, word in ((1, "fail", BROKEN), (3, "drift", DRIFT), (2, "pass", KEPT)):
             needed = limits[claim] / math.log(10)
-            above = [None if night[at] is None else max(night[at] - needed, -6.0) for night in nights]
+            above = [None if night[index] is None else max(night[index] - needed, -6.0) for night in nights]
             powers.append(Curve(label=word, kind="line", x=days, y=above, role=word))
         decides = Curve(label="needed", kind="hline", y=[0.0], role="limit")
         curves, label = [*powers, decides, *marks], "log10 of E / E needed"

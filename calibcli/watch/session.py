@@ -162,7 +162,7 @@ def record_empty(state: WatchState, night: str) -> None:
         state.history = _by_night([*state.history, entry])
 
 
-def merged(one: WatchState, other: WatchState, path: str) -> WatchState:
+def merged(first: WatchState, other: WatchState, path: str) -> WatchState:
     """Merge two states. Parts of a night, merged in any order, give the state of all their rows.
 
     A part has one night, and is added to that night. If both states have earlier nights, their wealth multiplies too,
@@ -171,40 +171,40 @@ def merged(one: WatchState, other: WatchState, path: str) -> WatchState:
     Raises:
         InputError: rules or models differ, both have the same rows, or the night of a part is over.
     """
-    if one.settings.digest != other.settings.digest:
+    if first.settings.digest != other.settings.digest:
         problem = f"{path} has other rules, or belongs to another model"
         raise InputError(problem, "merge states that were started with the same rules, --alpha and --name")
-    if set(one.batches) & set(other.batches):
+    if set(first.batches) & set(other.batches):
         raise InputError(f"{path} holds rows that the state has too", "merge each part once")
-    _refuse_repeated(one, other.ids[other.ids <= one.ids_cut], path)
-    if not (one.night and other.night):
-        return one if one.night else other
-    parts = [state.nights <= 1 for state in (one, other)]
-    late = min(one.night, other.night)
-    if late != max(one.night, other.night):
-        behind = one if one.night == late else other
-        if behind.nights <= 1 and max(one.nights, other.nights) > 1:
-            problem = f"the night {late} of {path} is over: the state is at {max(one.night, other.night)}"
+    _refuse_repeated(first, other.ids[other.ids <= first.ids_cut], path)
+    if not (first.night and other.night):
+        return first if first.night else other
+    parts = [state.nights <= 1 for state in (first, other)]
+    late = min(first.night, other.night)
+    if late != max(first.night, other.night):
+        behind = first if first.night == late else other
+        if behind.nights <= 1 and max(first.nights, other.nights) > 1:
+            problem = f"the night {late} of {path} is over: the state is at {max(first.night, other.night)}"
             raise InputError(problem, "merge parts before the next night begins")
-        go_on_to(max(one.night, other.night), behind)
-    for state, part in zip((one, other), parts):
+        go_on_to(max(first.night, other.night), behind)
+    for state, part in zip((first, other), parts):
         for stream in state.streams.values():
             stream.crossed = {} if part else stream.crossed
-    one, other = _same_slices(one, other)
-    union = WatchState(one.settings, one.night, max(one.nights, other.nights), one.rows + other.rows)
-    union.rows_tonight = one.rows_tonight + other.rows_tonight
-    union.streams = {key: joined(stream, other.streams[key]) for key, stream in one.streams.items()}
-    union.history = _merged_history(one.history, other.history)
-    union.batches = [*one.batches, *other.batches]
-    union.ids, union.ids_cut = one.ids, min(one.ids_cut, other.ids_cut)
+    first, other = _same_slices(first, other)
+    union = WatchState(first.settings, first.night, max(first.nights, other.nights), first.rows + other.rows)
+    union.rows_tonight = first.rows_tonight + other.rows_tonight
+    union.streams = {key: joined(stream, other.streams[key]) for key, stream in first.streams.items()}
+    union.history = _merged_history(first.history, other.history)
+    union.batches = [*first.batches, *other.batches]
+    union.ids, union.ids_cut = first.ids, min(first.ids_cut, other.ids_cut)
     _remember(union, other.ids)
     return union
 
 
-def _same_slices(one: WatchState, other: WatchState) -> tuple[WatchState, WatchState]:
+def _same_slices(first: WatchState, other: WatchState) -> tuple[WatchState, WatchState]:
     """Give two states the slices of both. One that both got has the smaller of its two shares of α."""
     rules = []
-    for mine, its in zip(one.settings.rules, other.settings.rules, strict=True):
+    for mine, its in zip(first.settings.rules, other.settings.rules, strict=True):
         came = dict(zip(its.values, its.since))
         for value, k in zip(mine.values, mine.since):
             came[value] = max(k, came.get(value, 0))
@@ -212,7 +212,7 @@ def _same_slices(one: WatchState, other: WatchState) -> tuple[WatchState, WatchS
         rules.append(
             dataclasses.replace(mine, values=values, since=[came[value] for value in values]) if came else mine
         )
-    return one.widened(rules), other.widened(rules)
+    return first.widened(rules), other.widened(rules)
 
 
 def _by_night(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -220,14 +220,14 @@ def _by_night(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(history, key=lambda one: str(one["night"]))[-NIGHTS:]
 
 
-def _merged_history(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merged_history(first: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merge histories by night. A night of both has only the sum of its rows until the evidence is looked at again."""
-    by_night = {entry["night"]: entry for entry in one}
+    by_night = {entry["night"]: entry for entry in first}
     for entry in other:
-        both = by_night.get(entry["night"])
-        if both is not None:
+        earlier = by_night.get(entry["night"])
+        if earlier is not None:
             nothing = [[None] * 4 for _ in entry["streams"]]
-            entry = {**entry, "rows": both["rows"] + entry["rows"], "streams": nothing}
+            entry = {**entry, "rows": earlier["rows"] + entry["rows"], "streams": nothing}
         by_night[entry["night"]] = entry
     return [by_night[night] for night in sorted(by_night)]
 
@@ -279,11 +279,11 @@ def _content_digest(source: RecordedOutputs) -> str:
 
 
 def _refuse_repeated(state: WatchState, hashes: Hashes, name: str, grouped: bool = False) -> None:
-    known = int(np.isin(hashes[hashes <= state.ids_cut], state.ids).sum())
-    if known:
+    repeated = int(np.isin(hashes[hashes <= state.ids_cut], state.ids).sum())
+    if repeated:
         units = "groups" if grouped else "rows"
         share = "" if state.ids_cut == 2**64 - 1 else f", of the {'groups' if grouped else 'ids'} that a state keeps"
-        problem = f"{known} {units} of {name} are in the state already{share}; nothing was counted"
+        problem = f"{repeated} {units} of {name} are in the state already{share}; nothing was counted"
         fix = "pass all rows of a group at once, or leave out groups that came before: --group is for rows of one night"
         raise InputError(problem, fix if grouped else "pass the rows that are new")
 
@@ -356,10 +356,10 @@ class WatchSession:
         """
         if self.path is None or self.aside or not os.path.exists(self.path):
             return
-        found = stamp(self.path)
-        if found != self.read_stamp:
+        current = stamp(self.path)
+        if current != self.read_stamp:
             self.state = state_file.load(self.path, update=True)
-        self.read_stamp = found
+        self.read_stamp = current
 
     def update(self, given: Predictions | str | Path, night: str = "", baseline: str = "") -> None:
         """Count rows in memory or of a file, or merge a file that is a state. `keep` writes the result.
@@ -453,9 +453,9 @@ class WatchSession:
         beside = (baseline or request.baseline) if request.margin else None
         reading = dict(self.terms.reading)
         if self.state is not None and not asked and reading.get("by"):
-            known = sorted({rule.by for rule in self.state.settings.rules if rule.by})
-            if sorted(set(reading.pop("by"))) != known:
-                problem = f"{self.name} watches slices by {', '.join(known) or 'no column'}"
+            columns = sorted({rule.by for rule in self.state.settings.rules if rule.by})
+            if sorted(set(reading.pop("by"))) != columns:
+                problem = f"{self.name} watches slices by {', '.join(columns) or 'no column'}"
                 raise UsageError(problem, f"leave --by out, or repeat the rules with it; {AGAIN}")
         config = check.asked(dataclasses.replace(request, input=named, baseline=beside, reading=reading))
         if self.state is not None and not asked:

@@ -210,10 +210,10 @@ def load(path: str | os.PathLike[str], update: bool = False) -> WatchState:
         state.ids = np.frombuffer(base64.b64decode(packed.ids, validate=True), "<u8").astype(np.uint64)
         state.ids_cut = int(packed.ids_cut, 16)
         state.history = _unpacked_history(packed.history, len(state.streams))
-        for one in packed.streams:
-            key = one["rule"], one["slice"]
-            _unpack_arrays(state.streams[key], one["arrays"])
-            state.streams[key].crossed, state.streams[key].night = dict(one["crossed"]), max(state.nights, 1)
+        for stored in packed.streams:
+            key = stored["rule"], stored["slice"]
+            _unpack_arrays(state.streams[key], stored["arrays"])
+            state.streams[key].crossed, state.streams[key].night = dict(stored["crossed"]), max(state.nights, 1)
     except CalibError:
         raise
     except (KeyError, ValueError, TypeError, zlib.error) as error:

@@ -183,15 +183,17 @@ class _Page:
         # categories down the side: written once, or each panel has a row of its own
         named = all(p.flip and p.labels for p in drawn)
         # panels with different curves have legends of their own
-        own = len({tuple(c.label for c in p.curves) for p in drawn if len(p.curves) > 1}) > 1
-        own = own and not (named and all(c.role for p in drawn for c in p.curves))  # a role has one colour
+        separate = len({tuple(c.label for c in p.curves) for p in drawn if len(p.curves) > 1}) > 1
+        separate = separate and not (named and all(c.role for p in drawn for c in p.curves))  # a role has one colour
         wide, high = (look.small, look.small) if all(map(_square, drawn)) else (look.small * 1.35, look.small)
-        columns = 2 if own or len(drawn) == 4 else min(look.across, len(drawn))
+        columns = 2 if separate or len(drawn) == 4 else min(look.across, len(drawn))
         columns = (
-            1 if (named and len({(*p.labels, *p.texts) for p in drawn}) > 1) or (own and not look.aside) else columns
+            1
+            if (named and len({(*p.labels, *p.texts) for p in drawn}) > 1) or (separate and not look.aside)
+            else columns
         )
         wide = look.wide if named and columns == 1 else wide
-        gap = look.legend if own else look.column * (0.56 if same_y else 1)
+        gap = look.legend if separate else look.column * (0.56 if same_y else 1)
         if not look.aside:  # at most as wide as the column of a paper, so that it is not shrunk
             hang = max(_overhang(p, look) for p in drawn)
             fits = (look.wide + 0.1 - hang - gap * (columns - 1)) / columns
@@ -225,7 +227,7 @@ class _Page:
                 axes.set_ylabel("")
             self._strip(plot, axes, box, counts=False, share=0.6)
             panel.legend(axes, {}, panel.ece_lines(plot, self.estimates, short=True), must=True)
-            if own:
+            if separate:
                 self._legend(handles, box[0] + wide + LEGEND_GAP / 2, box[1] + high)
             shared = {**shared, **handles}
             for a in (axes, *axes.child_axes):
@@ -235,7 +237,7 @@ class _Page:
                     a.set_ylabel("")
             if named and column:
                 axes.tick_params(labelleft=False)
-        if not own:
+        if not separate:
             if look.aside:
                 self._legend(shared, look.left + columns * (wide + gap) - gap + LEGEND_GAP, self.top)
             else:

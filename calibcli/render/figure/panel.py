@@ -257,12 +257,12 @@ def legend(axes: Axes, handles: dict[str, Any], lines: Sequence[str], must: bool
     Args:
         must: without a free corner, put them where they cover least.
     """
-    ways = [[(corner, handles, lines)] for corner in CORNERS]
+    layouts = [[(corner, handles, lines)] for corner in CORNERS]
     if handles and lines:
-        ways += [[(one, {}, lines), (other, handles, [])] for one, other in (CORNERS, CORNERS[::-1])]
+        layouts += [[(one, {}, lines), (other, handles, [])] for one, other in (CORNERS, CORNERS[::-1])]
     covered = []
-    for way in ways:
-        boxes = [_put(axes, *part) for part in way]
+    for layout in layouts:
+        boxes = [_put(axes, *part) for part in layout]
         renderer = axes.figure.canvas.get_renderer()
         covered.append(sum(_covered(axes, box.get_window_extent(renderer)) for box in boxes))
         for box in boxes:
@@ -272,7 +272,7 @@ def legend(axes: Axes, handles: dict[str, Any], lines: Sequence[str], must: bool
     least = min(covered)
     if least > 0 and not must:
         return False
-    for part in ways[covered.index(least)]:
+    for part in layouts[covered.index(least)]:
         _put(axes, *part)
     return True
 
@@ -300,8 +300,8 @@ def _covered(axes: Axes, box: Any) -> int:
     wide = box.padded(2)
     total = sum(bool(bar.get_window_extent().overlaps(wide)) for bar in axes.patches)
     for xy in points:
-        at = axes.transData.transform(xy)
-        total += int(np.count_nonzero(((at > wide.min) & (at < wide.max)).all(axis=1)))
+        pixels = axes.transData.transform(xy)
+        total += int(np.count_nonzero(((pixels > wide.min) & (pixels < wide.max)).all(axis=1)))
     return total
 
 
@@ -311,8 +311,8 @@ def _walk(xy: Any) -> Any:
     xy = xy[np.isfinite(xy).all(axis=1)]
     if len(xy) < 2:
         return xy.reshape(-1, 2)
-    at = np.linspace(0, len(xy) - 1, max(STEPS, len(xy)))
-    return np.stack([np.interp(at, np.arange(len(xy)), xy[:, i]) for i in (0, 1)], axis=1)
+    position = np.linspace(0, len(xy) - 1, max(STEPS, len(xy)))
+    return np.stack([np.interp(position, np.arange(len(xy)), xy[:, i]) for i in (0, 1)], axis=1)
 
 
 # A panel: the curves of a Plot on axes, with scales, ticks and labels.

@@ -30,9 +30,9 @@ def render(result: Result) -> str:
     failures, errors, skipped = (str(kinds.count(kind)) for kind in ("failure", "error", "skipped"))
     counts = {"tests": str(len(checks)), "failures": failures, "errors": errors}
     suites = ET.Element("testsuites", {"name": "calib", "time": seconds, **counts})
-    own = {"name": f"calib {result.command}", "package": "calib", "id": "0", "timestamp": stamp}
-    own |= {"hostname": "localhost", "time": seconds, "skipped": skipped}
-    suite = ET.SubElement(suites, "testsuite", {**own, **counts})
+    attributes = {"name": f"calib {result.command}", "package": "calib", "id": "0", "timestamp": stamp}
+    attributes |= {"hostname": "localhost", "time": seconds, "skipped": skipped}
+    suite = ET.SubElement(suites, "testsuite", {**attributes, **counts})
     properties = ET.SubElement(suite, "properties")
     ET.SubElement(properties, "property", name="input", value=terminal.clean(heading(result)))
     if text := headline(result):

@@ -57,11 +57,11 @@ def render(result: Result, limit: int = LIMIT) -> str:
 
 def _joined(head: list[str], tables: list[Sheet], kept: list[int], figures: list[str], tail: list[str]) -> str:
     blocks = [*head, *tail]
-    for one, rows in zip(tables, kept, strict=True):
-        blocks += [f"### {_prose(one.title)}"] if one.title else []
-        blocks.append(_table(one, rows))
-        if rows < len(one.rows):
-            blocks.append(f"{len(one.rows) - rows} of {len(one.rows)} rows cut; all of them are in the JSON.")
+    for sheet, rows in zip(tables, kept, strict=True):
+        blocks += [f"### {_prose(sheet.title)}"] if sheet.title else []
+        blocks.append(_table(sheet, rows))
+        if rows < len(sheet.rows):
+            blocks.append(f"{len(sheet.rows) - rows} of {len(sheet.rows)} rows cut; all of them are in the JSON.")
     return "\n\n".join([*blocks, *figures]) + "\n"
 
 

@@ -67,8 +67,8 @@ def render(result: Result) -> str:
         for entry in nights:
             if entry[key] is not None:
                 labels = _labels({"rule": entry["rule"], "scope": entry["scope"]})
-                at = calendar.timegm(time.strptime(entry["night"], "%Y-%m-%d"))
-                series.setdefault(labels, []).append(f"{family}{labels} {_number(entry[key], None)} {at}")
+                timestamp = calendar.timegm(time.strptime(entry["night"], "%Y-%m-%d"))
+                series.setdefault(labels, []).append(f"{family}{labels} {_number(entry[key], None)} {timestamp}")
         lines += [line for one in series.values() for line in one]
     lines += _family("calib", "info", "What wrote this.")
     version = str(result.provenance.get("version") or "")

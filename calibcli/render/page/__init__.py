@@ -81,8 +81,8 @@ def _bytes(text: str) -> int:
 
 def cell(result: Result) -> str:
     """Render a result for a notebook: the head and tables of a page, without figures and methods."""
-    one = sections.portion(dataclasses.replace(result, plots=[]), "", "", Caps(rows=60, fields=False))
-    return rendered("cell.html", one=one, style=stylesheet())
+    portion = sections.portion(dataclasses.replace(result, plots=[]), "", "", Caps(rows=60, fields=False))
+    return rendered("cell.html", one=portion, style=stylesheet())
 
 
 def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:

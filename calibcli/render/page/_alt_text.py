@@ -100,15 +100,15 @@ def _contents(plot: Plot, bins: Sequence[table_contents.Bin]) -> Iterator[tuple[
         if (curve.role == "ideal" and curve.kind != "hline") or (bins and curve.width):
             continue
         label = curve.label or curve.role or curve.kind
-        own = name + ("" if label in (plot.title, plot.name) else f": {label}")
+        heading = name + ("" if label in (plot.title, plot.name) else f": {label}")
         if plot.texts:
-            yield own, [across or "name", "value"], [[_place(plot, x), _category(plot.texts, x)] for x in curve.x]
+            yield heading, [across or "name", "value"], [[_place(plot, x), _category(plot.texts, x)] for x in curve.x]
             continue
         named = plot.labels or plot.xscale == "date"
         series = (curve.y, curve.low, curve.high, curve.base, curve.width)
         xs = [_place(plot, x) if named and x is not None else x for x in curve.x]
         columns = itertools.zip_longest(xs, *(one or () for one in series))
-        yield own, [across or "x", up or "y", "low", "high", "base", "width"], [list(row) for row in columns]
+        yield heading, [across or "x", up or "y", "low", "high", "base", "width"], [list(row) for row in columns]
 
 
 def _category(names: Sequence[str], x: float) -> str:

@@ -74,7 +74,7 @@ def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles
     for element in reversed(elements):  # children before the group that they are in
         kept = [child for child in element if child.tag not in DROPPED and child.get("style") != GROUND]
         element[:] = [one for child in kept for one in (child if child.tag == "g" and not child.attrib else [child])]
-        own, look = names.get(element.attrib.pop("id", "")), element.attrib.pop("style", "")
+        new_id, look = names.get(element.attrib.pop("id", "")), element.attrib.pop("style", "")
         if fill := element.attrib.pop("fill", ""):
             look = f"fill: {fill}; {look}"
         if element.get("transform", "").startswith("rotate(-0 "):
@@ -83,8 +83,8 @@ def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles
             value = NUMBER.sub(lambda number: _rounded(number[0]), value)
             value = SPACE.sub(r"\1", _steps(value)) if key == "d" else value
             element.set(key, REFERENCE.sub(lambda m: names.get(m[0], m[0]), value))
-        if own:
-            element.set("id", own)
+        if new_id:
+            element.set("id", new_id)
         if "url(" in look:  # of this figure alone
             element.set("style", REFERENCE.sub(lambda m: names.get(m[0], m[0]), _with_variables(look)))
         elif look:

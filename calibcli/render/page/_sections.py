@@ -149,12 +149,14 @@ def sheets(result: Result, how: table_contents.How) -> list[Sheet]:
     return first + named + table_contents.sheets(dataclasses.replace(result, estimates=[], checks=[]), how)
 
 
-def shown(one: Sheet, caps: Caps) -> CutSheet:
+def shown(sheet: Sheet, caps: Caps) -> CutSheet:
     """Cut a table to the rows, and the characters of a cell, that `caps` allows."""
-    name = one.title if one.title and not one.title.startswith("n = ") else "Verdicts" if one.tones else "Numbers"
-    name += f", {one.title}" if one.title.startswith("n = ") else ""
-    rows = [[_text(text, caps.text) for text in row] for row in one.rows[: caps.rows]]
-    return CutSheet(one, _text(name, caps.text), rows, max(0, len(one.rows) - caps.rows))
+    name = (
+        sheet.title if sheet.title and not sheet.title.startswith("n = ") else "Verdicts" if sheet.tones else "Numbers"
+    )
+    name += f", {sheet.title}" if sheet.title.startswith("n = ") else ""
+    rows = [[_text(text, caps.text) for text in row] for row in sheet.rows[: caps.rows]]
+    return CutSheet(sheet, _text(name, caps.text), rows, max(0, len(sheet.rows) - caps.rows))
 
 
 def picture(plots: Sequence[Plot], id: str, estimates: Sequence[Estimate], caps: Caps) -> Picture:
@@ -166,9 +168,9 @@ def picture(plots: Sequence[Plot], id: str, estimates: Sequence[Estimate], caps:
     words = _text(alt_text.words(kept), 4 * caps.text) + (f" {more} more panels are not drawn." if more else "")
     tables: list[CutSheet] = []
     for table, rows in alt_text.tables(kept, POINTS):
-        one = shown(table_contents.of_table(table), dataclasses.replace(caps, rows=POINTS + 1))
-        one.more = rows - len(one.rows)
-        tables.append(one)
+        cut = shown(table_contents.of_table(table), dataclasses.replace(caps, rows=POINTS + 1))
+        cut.more = rows - len(cut.rows)
+        tables.append(cut)
     return Picture(id, alt_text.title(kept), words, kept, tables, estimates)
 
 
