@@ -304,7 +304,7 @@ def init(
     read, path = entries[0]["read"], proposal.relative(str(scores), configuration.parent)
     proposed, notes = proposal.rules(measured.estimates), [*rows.notes]
     if old:
-        before = config_file.read(configuration)
+        before = config_file.of_text(old, configuration)
         changes = pins.differences(before.pins, read)
         notes += [f"[data] of {save}: {'; '.join(changes) or 'no pin differs'}"]
         text = proposal.updated(old, read, path, str(save))
