@@ -73,6 +73,7 @@ def gating() -> None:
         assert_type(judged.rule, str)
         assert_type(judged.fatal, bool)
     assert_type(calibcli.compare("a.npz", "b.npz"), Result)
+    assert_type(calibcli.init("a.npz", save="calib.toml"), Result)
     assert_type(calibcli.plan(max={"ece": 0.05}, accuracy=0.9), Result)
     assert_type(calibcli.report(verdict, "other.json"), Result)
     watch = calibcli.Watch(folder / "state.json", max={"ece": 0.05})

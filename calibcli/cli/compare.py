@@ -24,7 +24,7 @@ def command(
     alpha: Alpha = option(0.05, "Family-wise error probability of calling a difference real."),
     config: Path | None = option(
         None,
-        "A calib.toml whose [data] says how the files are read; one that is read otherwise is refused.",
+        "Read the files as this calib.toml pins them; refuse one that is read otherwise.",
         metavar="FILE",
     ),
     run: CommandRun,

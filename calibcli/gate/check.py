@@ -302,6 +302,8 @@ def read_scores(
         del hints["classes"]
     hints = {key: list(value) if isinstance(value, tuple) else value for key, value in hints.items()}
     loose = {**reading, **{key: own.get(key) for key in pinned if key in reading}}
+    if os.path.isfile(pinned.get("labels", "")):  # a file of its own, not part of what the input was taken for
+        loose["labels"] = pinned["labels"]
     found, refused = None, None
     for options in (reading, {**reading, **hints}, loose):
         try:
