@@ -34,7 +34,7 @@ from calibcli.scores.predictions import Predictions, Progress
 from calibcli.watch.session import Terms, WatchSession
 from calibcli.watch.state_file import load, locked
 
-__all__ = ["Limits", "Watch", "check", "compare", "plan", "report", "rules"]
+__all__ = ["Limits", "Watch", "check", "compare", "init", "plan", "report", "rules"]
 
 Limits = Mapping[str, float] | tuple[str, ...]
 """Limits by metric, or as the command line and a configuration write them, `("ece=0.05",)`."""
@@ -253,6 +253,87 @@ def plan(
         planned = dataclasses.replace(planned, notes=[*planned.notes, note])
     inputs = [*([] if rows is None else recorded_outputs.provenance(rows)), *(settings.files if settings else ())]
     return headlines.headed(planned, provenance={"inputs": inputs, "seed": seed})
+
+
+@spread
+def init(
+    scores: str | Path,
+    /,
+    *,
+    metrics: Sequence[str] = ("ece", "accuracy"),
+    save: str | Path = "calib.toml",
+    update: bool = False,
+    workflow: str | Path | None = None,
+    progress: Progress | None = None,
+    **how: Unpack[How],
+) -> Result:
+    """Write a calib.toml for a file: how it was read, pinned, and rules at the bounds of today's numbers.
+
+    `check` and `watch` hold to the reading: where a later file is read otherwise, no rule is judged.
+
+    >>> found = calibcli.init("sample_data/test.npz", save=folder / "calib.toml")
+    >>> print((folder / "calib.toml").read_text().split("[data]")[1].splitlines()[2])
+    scores = "logits"
+    >>> calibcli.check(config=folder / "calib.toml").verdict
+    'pass'
+
+    Args:
+        scores: a file, as `check` takes it.  metrics: that rules are proposed for.
+        save: the configuration.  update: replace only `[data]` of one that is there, and keep its rules.
+        workflow: a file for a workflow of GitHub that runs the gate.
+        progress: called with (fraction, text).  how: how the file is read, see `read`.
+
+    Returns:
+        The proposed rules as a table, with their numbers.
+
+    Raises:
+        InputError: the file is refused.  UsageError: a configuration is there already.
+    """
+    from calibcli.api.measuring import measure
+    from calibcli.core.files import atomic, target
+    from calibcli.gate import pins, proposal
+
+    configuration = target(Path(save))
+    old = configuration.read_text(encoding="utf-8") if configuration.is_file() else ""
+    if old and not update:
+        fix = f"replace how the file is read in it, and keep its rules: --update; or write another: --save {save}.new"
+        raise UsageError(f"{save} is there already", fix)
+    rows = given(init, scores, None, how, progress, whole=True)
+    measured = measure(rows, None, *metrics)
+    entries = recorded_outputs.provenance(rows)
+    read, path = entries[0]["read"], proposal.relative(str(scores), configuration.parent)
+    proposed, notes = proposal.rules(measured.estimates), [*rows.notes]
+    if old:
+        before = config_file.read(configuration)
+        changes = pins.differences(before.pins, read)
+        notes += [f"[data] of {save}: {'; '.join(changes) or 'no pin differs'}"]
+        text = proposal.updated(old, read, path, str(save))
+    else:
+        text = proposal.text(read, path, proposed)
+    files = {"configuration": configuration, **({} if workflow is None else {"workflow": target(Path(workflow))})}
+    texts = {"configuration": text, "workflow": proposal.workflow(path)}
+    for role, file in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(file) as temporary:
+            temporary.write_text(texts[role], encoding="utf-8")
+    table = Table(
+        name="rules",
+        columns=["metric", "side", "limit", "today"],
+        rows=[[*rule] for rule in proposed],
+        title="Rules that are proposed: choose limits of your own"
+        if not old
+        else "Rules of today's numbers, not written",
+    )
+    result = Result(
+        command="init",
+        estimates=measured.estimates,
+        tables=[table],
+        notes=notes,
+        facts={"n": rows.n, **rows.problem.facts},
+        artefacts={role: str(file) for role, file in files.items()},
+        provenance={"inputs": entries, "seed": 0},
+    )
+    return headed(result)
 
 
 def rules(limits: Any) -> tuple[str, ...]:

@@ -29,7 +29,20 @@ ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvatur
 TAKES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
 """What the help shows beside an option of each type."""
 PANELS = ("Measure", "Fix", "Gate", "Train", "Inspect")
-WORK = ("logits", "metrics", "curvature", "scale", "apply", "check", "compare", "plan", "fit", "inspect", "list")
+WORK = (
+    "logits",
+    "metrics",
+    "curvature",
+    "scale",
+    "apply",
+    "init",
+    "check",
+    "compare",
+    "plan",
+    "fit",
+    "inspect",
+    "list",
+)
 """Panels, and the commands in them, in the order in which a user needs them."""
 ALL, ALL_NAME = "--help-all", "help_all"
 WIDE = 16  # characters; longer lists of choices are not shown beside an option

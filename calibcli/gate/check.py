@@ -21,9 +21,9 @@ from calibcli.core.number_format import count_text, number
 from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result, Screen, Table
 from calibcli.core.scope import TO_BASELINE, Scope
 from calibcli.core.statistics import effective_rows
-from calibcli.gate import baseline, config, judging
+from calibcli.gate import baseline, config, judging, pins
 from calibcli.gate.baseline import BaselineRows, Missing, Unpaired, hashes, pair
-from calibcli.gate.config import Config, Gate, parsed
+from calibcli.gate.config import Config, Data, Gate, parsed
 from calibcli.gate.judging import LimitRule, SupportedClaim, judge, resolved
 from calibcli.gate.options import Request
 from calibcli.gate.sources import BY_CLASS, RecordedOutputs, Results, Source, ece_estimate
@@ -36,6 +36,7 @@ from calibcli.scores.files.source import Source as InputFile
 from calibcli.scores.other_files import is_result
 from calibcli.scores.predictions import Predictions, Progress
 from calibcli.scores.reading_options import Reading
+from calibcli.scores.reading_record import described
 
 # Judge every gate of a configuration on one input.
 
@@ -236,12 +237,12 @@ def _tables(source: Source, config: Config) -> list[Table]:
 # Read the inputs of a gate: scores or an earlier result, and the baseline to compare with.
 
 
-def open_source(scores: Any, config: Config, reading: Mapping[str, Any]) -> Source:
+def open_source(scores: Any, config: Config, reading: Mapping[str, Any], own: Mapping[str, Any] = {}) -> Source:
     """Open the input of the gates: Python objects, or else `eval`: a scores file or the JSON of any command.
 
     Args:
         scores: predictions, a result, several files, or the name of a file, which `config.eval` has too.
-        reading: options of `scores.recorded_outputs.read`.
+        reading: options of `scores.recorded_outputs.read`.  own: of them those of the command line.
 
     Raises:
         InputError: the input is refused.
@@ -249,12 +250,13 @@ def open_source(scores: Any, config: Config, reading: Mapping[str, Any]) -> Sour
     if isinstance(scores, Predictions):
         return RecordedOutputs(scores, config)
     if isinstance(scores, Result):
-        return Results(scores, "result")
+        return Results(scores, "result", config=config)
     if not isinstance(scores, list) and is_result(config.eval):
         result, entry = read_result(config.eval)
-        return Results(result, config.eval, files=[entry])
+        return Results(result, config.eval, files=[entry], config=config)
     paths = scores if isinstance(scores, list) else config.eval
-    return RecordedOutputs(read_scores(paths, reading, [*config.slices, *columns_wanted(config)]), config)
+    columns = [*config.slices, *columns_wanted(config)]
+    return RecordedOutputs(read_scores(paths, reading, columns, config, own), config)
 
 
 def columns_wanted(config: Config) -> list[str]:
@@ -274,8 +276,49 @@ def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
     return Result.from_json(source.read(), str(path)), source.entry()
 
 
-def read_scores(path: recorded_outputs.Paths, reading: Mapping[str, Any], by: Sequence[str] = ()) -> Predictions:
-    """Read recorded outputs with those of the columns `by` that the file has."""
+def read_scores(
+    path: recorded_outputs.Paths,
+    reading: Mapping[str, Any],
+    by: Sequence[str] = (),
+    settings: Config | None = None,
+    own: Mapping[str, Any] = {},
+) -> Predictions:
+    """Read recorded outputs with those of the columns `by` that the file has.
+
+    What `settings` pin is held to: an input that does not have it is read as if nothing was pinned, so that the source
+    of the gates can say in what it differs.
+
+    Args:
+        reading: options, with those of the settings.  own: those of the command line alone.
+
+    Raises:
+        InputError: the input is refused either way; that of the first.
+    """
+    pinned = {} if settings is None else settings.pins
+    if not pinned:
+        return _read(path, reading, by)
+    hints = {key: value for key, value in pinned.items() if key in pins.AGAIN and not reading.get(key)}
+    if "classes" in hints and len(hints["classes"]) == 1:  # a number and a digest
+        del hints["classes"]
+    hints = {key: list(value) if isinstance(value, tuple) else value for key, value in hints.items()}
+    loose = {**reading, **{key: own.get(key) for key in pinned if key in reading}}
+    found, refused = None, None
+    for options in (reading, {**reading, **hints}, loose):
+        try:
+            rows = _read(path, options, by)
+        except InputError as error:
+            refused = refused or error
+            continue
+        if not pins.differences(pinned, described(rows)):
+            return rows
+        found = found or rows
+    if found is None:
+        assert refused is not None
+        raise refused
+    return found
+
+
+def _read(path: recorded_outputs.Paths, reading: Mapping[str, Any], by: Sequence[str]) -> Predictions:
     options = Reading(**{**reading, "by": ()})
     sources = recorded_outputs.open_all(path, options)
     contents = recorded_outputs.load_all(sources, options)
@@ -360,7 +403,7 @@ def kept_rows(result: Result, source: str) -> BaselineRows | None:
 # One run of `calib check`: merge the options with the configuration, read the input and judge the gates.
 
 
-FROM_FILE = ("group", "weights", "ids", "scores", "labels", "kind", "classes", "missing")
+FROM_FILE = {f.name for f in dataclasses.fields(Reading)} & {f.name for f in dataclasses.fields(Data)} - {"weight_kind"}
 """Options of reading that the configuration sets where the request does not."""
 
 
@@ -421,7 +464,7 @@ def run(
     settings = settings or asked(request)
     note_inputs(*settings.named(), pipes=True)
     options = reading(request.reading, settings)
-    source = open_source(request.input, settings, options)
+    source = open_source(request.input, settings, options, request.reading)
     if isinstance(source, Results):
         _refuse_settings_of_scores(request)
     baselines = Baselines(source, options)
@@ -469,7 +512,7 @@ def reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
     merged = {key: value for key, value in options.items() if key not in ("by", "multilabel")}
     if options.get("multilabel"):
         raise UsageError("a gate takes one label per row", "check every label of a multi-label problem on its own")
-    for key in FROM_FILE:
+    for key in FROM_FILE.difference(pins.AGAIN):
         value = getattr(settings, key)
         if value and not merged.get(key):
             merged[key] = list(value) if isinstance(value, tuple) else value

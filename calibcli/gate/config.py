@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from calibcli.core.errors import UsageError, did_you_mean, printable
 from calibcli.core.files import reading
-from calibcli.core.options import BINS, Alpha, Count, Limit, Rows, Seed, convert, normal, within
+from calibcli.core.options import BINS, Alpha, Count, Cut, Label, Limit, Rows, Seed, convert, normal, within
 from calibcli.core.validation import toml
+from calibcli.gate.pins import PINNED
 from calibcli.metrics.registry import METRICS
 from calibcli.scores.columns import Edges, coded
 from calibcli.scores.files.source import Source
@@ -187,6 +188,7 @@ class Data:
 
     Attributes:
         eval: scores file to judge.  fitted_on: scores that the calibrator was fitted on, which must not overlap `eval`.
+        left_out: share of the rows that were left out when the rules were written, by cause (`calib init`).
     """
 
     eval: str = ""
@@ -200,7 +202,22 @@ class Data:
     labels: str = ""
     kind: str = ""
     classes: tuple[str, ...] = ()
+    event: str = ""
+    confidence: str = ""
+    correct: str = ""
+    predicted: str = ""
+    confidence_scale: str = ""
+    label_base: Label | None = None
+    ignore_label: Label | None = None
+    drop_nonfinite: bool = False
+    clip: Cut | None = None
+    no_header: bool = False
+    choices: tuple[str, ...] = ()
+    lm_norm: str = ""
+    unlisted: str = ""
+    answer_token: str = ""
     missing: Literal["drop"] | None = None
+    left_out: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +248,12 @@ class Config(Stats, Data):
     sources: tuple[str, ...] = ()
     files: tuple[Mapping[str, str], ...] = ()
 
+    @property
+    def pins(self) -> dict[str, Any]:
+        """What `[data]` says of how the input is read: an input that is read otherwise is not judged."""
+        named = {name: getattr(self, name) for name in (*PINNED, "left_out")}
+        return {name: value for name, value in named.items() if value or (name == "left_out" and value is not None)}
+
     def named(self) -> list[str]:
         """Return every file that a check may read, whether it exists or not."""
         paths = [self.eval, self.fitted_on, *(gate.baseline for gate in self.gates), *self.sources]
@@ -255,11 +278,20 @@ def load(path: Path | None = None, folder: Path = Path(), rules: bool = True) ->
         UsageError: not TOML, an unknown key, or a value of the wrong kind; says where.
     """
     if path is not None:
-        config = Config(**_read(path, required=True))
+        config = read(path)
     else:
         config = Config(**_read(folder / "pyproject.toml", required=False) | _read(folder / NAME, required=False))
     reading(*(config if rules else dataclasses.replace(config, gates=())).named(), pipes=True)
     return config
+
+
+def read(path: Path) -> Config:
+    """Read one configuration that may be replaced: the files that it names are not noted as inputs.
+
+    Raises:
+        InputError, UsageError: as `load`.
+    """
+    return Config(**_read(path, required=True))
 
 
 def limit_rule(text: str, side: str, **keys: Any) -> Gate:
@@ -430,12 +462,19 @@ def _value(value: Any, kind: Any, where: str) -> Any:
         if value not in args:
             raise UsageError(f"{where} is {value!r}", did_you_mean(str(value), args))
         return value
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise UsageError(f"{where} is {value!r}", "write true or false")
+        return value
+    if origin is Mapping:
+        return {key: _value(number, args[1], f"{where}.{key}") for key, number in _table(value, where).items()}
     if kind is str:
         if not isinstance(value, str) or not value:
             raise UsageError(f"{where} is {value!r}, not a text", "put it in quotes")
         return value
-    noun, numbers = ("whole number", int) if args[0] is int else ("number", int | float)
+    noun, numbers = ("whole number", int) if (args or (kind,))[0] is int else ("number", int | float)
     if isinstance(value, bool) or not isinstance(value, numbers):
         raise UsageError(f"{where} is {value!r}, not a {noun}", "write a plain number, without quotes")
-    within(value, kind, f"{where} = ")
-    return value if args[0] is int else float(value) + 0.0  # no negative zero
+    if args:
+        within(value, kind, f"{where} = ")
+    return value if (args or (kind,))[0] is int else float(value) + 0.0  # no negative zero

@@ -18,6 +18,7 @@ from calibcli.core.number_format import count_text
 from calibcli.core.registries import Choice, alike
 from calibcli.core.result import Estimate, Result
 from calibcli.core.scope import CHANGE, MEANS, Scope
+from calibcli.gate import pins
 from calibcli.gate.config import FORMS, Condition, Config, Gate, parsed, rows_of
 from calibcli.gate.judging import LimitRule, SupportedClaim, at_level, claim
 from calibcli.gate.plan import EcePopulation, to_decide
@@ -30,6 +31,7 @@ from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import Columns, GatheredParts, columns, rows_by
 from calibcli.scores.histogram import NAMES, ColumnName
 from calibcli.scores.predictions import Ints, Predictions
+from calibcli.scores.reading_record import described
 
 # Gates on recorded outputs: their metrics are computed here, with the bounds that PASS and FAIL need.
 
@@ -37,6 +39,17 @@ SCALED = ("lambda_max", "trace", "fisher_rao", "adaptive_lambda", "adaptive_trac
 CURVATURE = ("lambda_min", "top", "trace_ggn", "density", "grad_norm", *SCALED, *map("{} after".format, SCALED))
 FITTED = ("temperature", "gamma")
 BY_CLASS = "class"
+
+
+def otherwise(config: Config, read: Mapping[str, Any]) -> str:
+    """Say that an input is read otherwise than the configuration pins, and in what; "" where it is not."""
+    if not (found := pins.differences(config.pins, read)):
+        return ""
+    where = ", ".join(config.sources) or "the configuration"
+    accept = f"calib init {config.eval} --update" if config.eval else "calib init FILE --update"
+    return (
+        f"the input is read otherwise than {where} pins ({'; '.join(found)}): mend the export, or accept it: {accept}"
+    )
 
 
 @dataclass(eq=False)
@@ -84,6 +97,8 @@ class RecordedOutputs:
         Counts as weights, and groups, say which rows belong together, so that the bounds allow for it.
         """
         p = self.predictions
+        if p.record.format != "arrays" and (other := otherwise(self.config, described(p))):
+            return other
         if unanswered := p.record.unanswered:
             return (
                 f"{unanswered:,} of {p.n + unanswered:,} samples have no answer and are left out, though they may be "
@@ -326,6 +341,7 @@ class Results:
     result: Result
     source: str
     files: list[dict[str, Any]] = field(default_factory=list)
+    config: Config = field(default_factory=Config)
 
     def __post_init__(self) -> None:
         for estimate in self.result.estimates:
@@ -335,6 +351,10 @@ class Results:
     @property
     def refusal(self) -> str:
         """Say why no rule can be judged on these numbers, or ""."""
+        inputs = self.result.provenance.get("inputs") or ()
+        read = next((i["read"] for i in inputs if isinstance(i, dict) and isinstance(i.get("read"), dict)), None)
+        if read is not None and (other := otherwise(self.config, read)):
+            return other
         repeated = self.result.facts.get("repeated")
         if not isinstance(repeated, str) or not repeated:
             return ""

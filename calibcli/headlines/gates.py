@@ -89,6 +89,18 @@ def _advice(check: Check) -> str:
     return upper("; ".join(done))
 
 
+# `calib init`: what is pinned, and the rules.
+
+
+@sentence
+def init(result: Result) -> str:
+    rules = [f"{row[0]} {'<=' if row[1] == 'max' else '>='} {row[2]}" for row in result.tables[0].rows]
+    written = result.artefacts.get("configuration", "calib.toml")
+    kept = result.tables[0].title.endswith("not written")
+    text = f"{written} pins how the file was read" + ("; its rules are as they were" if kept else "")
+    return sentences(text if kept or not rules else f"{text}, and has rules at today's bounds: {', '.join(rules)}")
+
+
 # `calib plan`: the rows that all gates together need, and the gate that needs most.
 
 

@@ -10,6 +10,7 @@ A file of `formats/` has `render(result) -> str | bytes`, which reads a `Result`
     figures(result, style)        for pictures: {name: content} of each figure; `render` then takes the style too
     FIGURES = True                each figure is in a folder
     NUMBERS = True                it holds only numbers and verdicts, so results that are lists of names are refused
+    LISTS_OF = ("inspect",)       but for those of these commands
     show(result, detail)          prints to stdout, for formats that depend on the terminal (colour, width)
     notes(result, detail)         the notes on what `show` shows
 """
@@ -148,7 +149,8 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
 def _holds(result: Result, name: str) -> str:
     """Return `name` if that format can hold the result."""
     listed = any(t.rows for t in result.tables) and not (result.estimates or result.checks or result.artefacts)
-    if listed and getattr(module(name), "NUMBERS", False):
+    held = result.command in getattr(module(name), "LISTS_OF", ())
+    if listed and getattr(module(name), "NUMBERS", False) and not held:
         others = ", ".join(one for one in filter(to_stdout, NAMES) if not getattr(module(one), "NUMBERS", False))
         raise UsageError(
             f"format '{name}' holds numbers and verdicts, and calib {result.command} has none", f"use {others}"

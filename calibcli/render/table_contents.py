@@ -16,6 +16,9 @@ from calibcli.core.number_format import count_text
 from calibcli.core.result import VERDICTS, WORST_FIRST, Cell, Check, Estimate, Outcome, Result, Table, decisive
 from calibcli.core.scope import Scope
 from calibcli.headlines import FACT as HEADLINE
+from calibcli.scores import reading_record
+
+MOST_INPUTS = 4  # whose reading a screen tells
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,19 @@ def heading(result: Result) -> str:
     """Write `calib metrics test.npz`, from the command and its inputs."""
     inputs = result.provenance.get("inputs") or ()
     return " ".join(["calib", result.command, *(str(i.get("path", "")) for i in inputs if isinstance(i, dict))])
+
+
+def readings(result: Result) -> list[str]:
+    """Say what the inputs were taken for: of one in two lines, of several in one line each."""
+    inputs = [
+        i for i in result.provenance.get("inputs") or () if isinstance(i, dict) and isinstance(i.get("read"), dict)
+    ]
+    said = [reading_record.lines(i["read"]) for i in inputs[:MOST_INPUTS]]
+    if len(inputs) < 2:
+        return [line for lines in said for line in lines]
+    more = len(inputs) - MOST_INPUTS
+    each = [f"{i.get('path', '')}: {lines[0]}" for i, lines in zip(inputs, said)]
+    return [*each, *([f"and {more} more inputs, whose readings are in the JSON"] if more > 0 else [])]
 
 
 def headline(result: Result) -> str:

@@ -395,14 +395,18 @@ def per_row_fields(
     score_name: str,
     label_name: str,
     notes: list[str],
-) -> dict[str, Any]:
-    """Read the per-row fields of `Predictions` that are asked for or recognised (ids), for the rows that are kept."""
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read the per-row fields of `Predictions` that are asked for or recognised (ids), for the rows that are kept.
+
+    Also returns the names of their columns, as the record of what was read has them.
+    """
 
     def column(name: str, option: str) -> Array:
         parts = [array_names.column(c, name, option, s.name) for c, s in zip(contents, sources)]
         return _per_row(of_all_files(parts, name, contents, sources, score_name), name, option, n, keep)
 
     out: dict[str, Any] = {}
+    names_of = {"weights": reading.weights or "", "group": reading.group or contents[0].groups}
     ids = reading.ids
     if ids is None and n <= HELD:
         rows = array_names.column(contents[0], score_name, "column", sources[0].name).shape[:1]
@@ -411,7 +415,7 @@ def per_row_fields(
     if ids:
         own = column(ids, "--ids")
         if reading.ids or len(contents) == 1 or distinct(own) == len(own):  # else each file may number its rows anew
-            out["ids"] = own
+            out["ids"], names_of["ids"] = own, ids
     if reading.weights:
         if reading.weight_kind not in ("sampling", "count"):
             raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")
@@ -427,7 +431,7 @@ def per_row_fields(
     if reading.by:
         columns = ((name, column(name, "--by")) for name in reading.by)
         out["slices"] = {k: a if reading.numbers and a.dtype.kind in "fiu" else texts_of(a) for k, a in columns}
-    return out
+    return out, names_of
 
 
 def of_all_files(

@@ -24,6 +24,7 @@ from calibcli.scores.files import roles
 from calibcli.scores.files.arrays import Converted, FileContents, Lazy, Memory, blocks, column_of, read_all, texts_of
 from calibcli.scores.files.text_tables import MISSING, decimals_of, floats_of_text, is_number
 from calibcli.scores.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, logits_of, rows_of
+from calibcli.scores.reading_options import Reading
 from calibcli.scores.softmax import DeviceScores
 
 # Which arrays are the scores and the labels.
@@ -150,6 +151,14 @@ def refuse_verdicts(scores: str, labels: str, where: str, width: int, stated: bo
         return
     fix = f"{WITH_VERDICT}, with --confidence {scores}"
     raise InputError(problem, f"{fix}; if it is P(class 1) with labels 0 and 1: call them prob and label")
+
+
+def unused(contents: FileContents, rows: int, used: Iterable[str], reading: Reading) -> list[str]:
+    """Return the arrays with one value, or one row of numbers, per row that nothing was asked of."""
+    taken = {*filter(None, used), reading.predicted, reading.correct, reading.confidence, contents.ids, contents.groups}
+    parts = {part for name in taken if name for part in name.split(",")} | taken
+    parts |= {name for name, members in contents.members.items() if parts.issuperset(members)}
+    return [name for name, array in contents.arrays.items() if name not in parts and array.shape[:1] == (rows,)]
 
 
 def candidates(contents: FileContents) -> list[str]:
@@ -528,7 +537,10 @@ def _asked_for(contents: Sequence[FileContents], wanted: str, where: str) -> Gro
         own = [_spelled(columns, name.strip(), "--scores", where, contents[0]) for name in wanted.split(",")]
         if len(set(own)) < len(own):
             raise InputError(f"--scores {wanted} names a column twice", "name every class once, in order")
-        return own, class_names_of(own), ""
+        read = ((members, _words(contents[0], name)) for name, members in contents[0].members.items())
+        families = [*read, *((group[0], group[1]) for group in score_families(contents))]
+        names = next((words for members, words in families if [*members] == own), None)
+        return own, names or class_names_of(own), ""
     return next((group for group in score_families(contents) if normal(_shared(group)) == normal(wanted)), None)
 
 
@@ -575,7 +587,7 @@ def _only_family(contents: Sequence[FileContents], where: str) -> Group | None:
     read = [(members, _words(first, name), name) for name, members in first.members.items() if len(members) > 1]
     every: list[Group] = [*read, *found] or _by_values(first)
     if len(every) == 1:
-        every = [*every, *_rivals(first, every[0])]
+        every = [*every, *rivals(first, every[0])]
     if len(every) > 1 and not (len(read) == len(every) and len(candidates(first)) < 2):
         listed = " and ".join(f"'{first_few(columns, 3)}'" for columns, *_ in every[:4])
         lines = " or ".join(map(_choice, every[:4]))
@@ -596,7 +608,7 @@ def _differing(columns: Sequence[str]) -> list[str]:
     return [column[len(before) :] for column in columns]
 
 
-def _rivals(contents: FileContents, group: Group) -> list[Group]:
+def rivals(contents: FileContents, group: Group) -> list[Group]:
     """Return further columns of the same classes that hold other probabilities than the family."""
     own, words, _ = group
     columns = _columns(contents)
@@ -609,6 +621,13 @@ def _rivals(contents: FileContents, group: Group) -> list[Group]:
         if column_evidence.are_probabilities(table) and not same:
             out.append((family, words, family[0].replace(words[0], "", 1)))
     return out
+
+
+def rivals_of(contents: FileContents, scores: str) -> list[Group]:
+    """Return other columns of a table that could be the scores as well as those that are read."""
+    return (
+        rivals(contents, (contents.members[scores], _words(contents, scores), "")) if scores in contents.members else []
+    )
 
 
 def _by_values(contents: FileContents) -> list[Group]:

@@ -125,7 +125,9 @@ def predictions(
             few = count_text(values, "value")
             notes.append(f"the confidence takes {few} only: bins and curves can show no more than these")
         verdict = named.correct or named.label
-        further = per_row.per_row_fields(contents, sources, reading, n, keep, named.confidence, verdict, notes)
+        further, names_of = per_row.per_row_fields(
+            contents, sources, reading, n, keep, named.confidence, verdict, notes
+        )
         taken = [*filter(None, dataclasses.astuple(named)), reading.weights or "", reading.group or contents[0].groups]
         may_be_ids = repeated_samples.columns(contents, reading, n, keep, taken)
         files = digests.files()
@@ -146,6 +148,7 @@ def predictions(
             evaluation=dict(contents[0].facts),
             scores=named.confidence,
             labels=verdict,
+            predicted=named.predicted,
             columns=1,
             dtype="float64",
             kind="confidence in the predicted class",
@@ -156,6 +159,16 @@ def predictions(
             class_rows=counts,  # equal confidences are no sign of equal rows, so that `repeated_rows` is not known
             missing_confidences=missing,
             unanswered=0 if reading.missing else missing,  # a gate refuses such rows, unless --missing drop
+            grounds={
+                "scores": "stated" if reading.confidence else "named",
+                "labels": "stated" if reading.correct or reading.predicted else "named",
+            },
+            stated=reading.stated if contents[0].format != "arrays" else {},
+            left_out={"answers": missing} if missing else {},
+            unused=array_names.unused(contents[0], n, taken, reading),
+            ids=names_of.get("ids", ""),
+            group=names_of["group"],
+            weights=names_of["weights"],
         ),
         **further,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -97,6 +98,16 @@ class Reading:
     def __post_init__(self) -> None:
         if isinstance(self.clip, bool):
             object.__setattr__(self, "clip", CUT if self.clip else None)
+
+    @property
+    def stated(self) -> dict[str, str | int | float | bool]:
+        """The options that say how to read the file and are not left at their default, with their values."""
+        apart = ("numbers", "need_labels", "hashed", "by", "shards", "tasks")
+        named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in apart}
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        given = {name: value for name, value in named.items() if value is not None and value != defaults[name]}
+        plain = (str, int, float, bool)
+        return {n: v if isinstance(v, plain) else ",".join(map(str, v)) for n, v in given.items()}
 
     def whole(self, command: str) -> Reading:
         """Return this reading, for a command that takes all rows of one problem together.

@@ -1,11 +1,33 @@
-"""What the input was taken for: one record, made where recorded outputs are read, that every package reads."""
+"""What the input was taken for: one record, made where recorded outputs are read, that every package reads.
+
+Each part of it was *stated* by an option, *named* by the file, *seen* in its values, or *assumed* by a convention
+(`ASSUMED`). What could be two things is not assumed: it is refused where it is read, with the options that decide it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from calibcli.core.number_format import count_text
+
+if TYPE_CHECKING:
+    from calibcli.scores.predictions import Predictions
+
+Ground = Literal["stated", "named", "seen", "assumed"]
+ASSUMED = {
+    "classes": "classes by number: label 0 is the first column of scores",
+    "order": "the order of the classes",
+    "event": "the event is the second class",
+    "class 1": "one score is that of class 1",
+}
+"""What is assumed where neither an option nor the file says otherwise, and no value contradicts it."""
+MOST_CLASSES = 20  # that a record lists by name; of more it has the number and a digest
+SHOWN = 4  # columns or classes that a line names
 
 
 @dataclass(frozen=True)
@@ -61,6 +83,13 @@ class ReadingRecord:
         missing_confidences: rows without a confidence, which were left out.
         choices_vary: whether rows differ in their number of choices.
         guess_nll, guess_accuracy: then the mean of what a guess would give; else 0.
+        members: the columns of the file that are the scores, where they are several.
+        grounds: how it is known what the scores, labels, classes and kind are.
+        assumed: keys of `ASSUMED`.  stated: options that were given, with their values.
+        predicted: the column of the predicted class, where its equality with the label says what was right.
+        ids, group, weights: names of the columns; "" where there are none.
+        left_out: rows that are not measured, by cause.
+        unused: columns with a value per row that nothing asked for.  rivals: of them those that could be scores too.
     """
 
     format: str = ""
@@ -92,3 +121,102 @@ class ReadingRecord:
     choices_vary: bool = False
     guess_nll: float = 0.0
     guess_accuracy: float = 0.0
+    members: Sequence[str] = ()
+    grounds: Mapping[str, Ground] = field(default_factory=dict)
+    assumed: Sequence[str] = ()
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    predicted: str = ""
+    ids: str = ""
+    group: str = ""
+    weights: str = ""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    unused: Sequence[str] = ()
+    rivals: Sequence[str] = ()
+
+
+def described(rows: Predictions) -> dict[str, Any]:
+    """Return what was read as plain data: what a result keeps of each input, and what `[data]` of calib.toml pins."""
+    record, unit = rows.record, {"group": rows.record.group, "ids": rows.record.ids, "weights": rows.record.weights}
+    parts = {
+        "scores": ",".join(record.members) or record.scores,
+        "kind": "confidences" if rows.top_only else rows.kind,
+        "why": record.why,
+        "labels": record.labels,
+        "predicted": record.predicted,
+        "classes": None if rows.top_only else class_list(_classes(rows)),
+        "event": "" if rows.top_only else rows.event and _classes(rows)[1],
+        "rows": rows.n,
+        **unit,
+        "repeats": "" if record.repeats is None else record.repeats.column,
+        "groups": 0 if rows.groups is None else len(set(rows.groups.tolist())),
+        "left_out": dict(record.left_out),
+        "unused": list(record.unused),
+        "rivals": list(record.rivals),
+        "grounds": dict(record.grounds),
+        "assumed": list(record.assumed),
+        "stated": dict(record.stated),
+    }
+    return {name: value for name, value in parts.items() if value}
+
+
+def _classes(rows: Predictions) -> list[str]:
+    """Return the classes in the order of the scores: their names, else the numbers that labels have."""
+    if rows.classes is not None:
+        return [str(name) for name in rows.classes]
+    return [str(value) for value in rows.record.label_values or range(rows.k)]
+
+
+def class_list(classes: Sequence[str]) -> list[str]:
+    """Return the classes; of more than MOST_CLASSES one text, their number and a digest, `1000, sha256:4be1...`."""
+    if len(classes) <= MOST_CLASSES:
+        return [*classes]
+    digest = hashlib.sha256(json.dumps([*classes]).encode()).hexdigest()
+    return [f"{len(classes)}, sha256:{digest[:16]}"]
+
+
+def lines(read: Mapping[str, Any]) -> list[str]:
+    """Say in one line, or two, what was read.
+
+    >>> rows = calibcli.read("sample_data/test.npz", by=["ink"])
+    >>> print(*lines(described(rows)), sep=chr(10))
+    read: logits as logits of 0, 1, 2 .. 9 (10 classes); truth: labels; 997 rows, each its own unit
+    """
+    scores, classes = str(read.get("scores", "")).split(","), [*read.get("classes", ())]
+    kind = str(read.get("kind", "")).replace("_", "-")
+    of = f" of {_short(classes)}" if classes else ""
+    of += f" ({len(classes):,} classes)" if len(classes) > SHOWN else ""
+    event = f" (event: {read['event']})" if read.get("event") else ""
+    truth = f"truth: {read['labels']}" if read.get("labels") else "no truth"
+    unit = f"in {count_text(read.get('groups', 0), 'group')} by {read['group']}" if read.get("group") else ""
+    unit = unit or (f"samples repeated by {read['repeats']}" if read.get("repeats") else "each its own unit")
+    weights = f", weights: {read['weights']}" if read.get("weights") else ""
+    rows = f"{count_text(int(read.get('rows', 0)), 'row')}, {unit}{weights}"
+    out = [f"read: {_short(scores)} as {kind}{of}{event}; {truth}; {rows}"]
+    rivals = set(read.get("rivals", ()))
+    unused = [name + " (could be scores too)" * (name in rivals) for name in read.get("unused", ())]
+    left_out = {cause: int(count) for cause, count in read.get("left_out", {}).items() if count}
+    total = int(read.get("rows", 0)) + sum(left_out.values())
+    more = {
+        "not used": _short(unused),
+        "left out": f"{_causes(left_out)} of {total:,}" if left_out else "",
+        "stated": " ".join(_option(name, value) for name, value in read.get("stated", {}).items()),
+        "assumed": "; ".join(ASSUMED[key] for key in read.get("assumed", ()) if key in ASSUMED and key != "classes"),
+    }
+    said = ". ".join(f"{name}: {text}" for name, text in more.items() if text)
+    return [*out, f"      {said}"] if said else out
+
+
+def _causes(left_out: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} ({cause})" for cause, count in left_out.items())
+
+
+def _option(name: str, value: Any) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is True else f"{flag} {shlex.quote(str(value))}"
+
+
+def _short(names: Sequence[str]) -> str:
+    """List names, of many the first and the last."""
+    if len(names) <= SHOWN + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[: SHOWN - 1])} .. {names[-1]}"

@@ -32,6 +32,7 @@ from calibcli.scores import (
     array_names,
     confidence,
     other_files,
+    reading_record,
     repeated_samples,
     tasks,
 )
@@ -41,12 +42,12 @@ from calibcli.scores._score_kind import KeptRows, Nonfinite, Outcome, Scan, deci
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
 from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
-from calibcli.scores.files.roles import CLASSES
+from calibcli.scores.files.roles import CLASSES, LABELS, ONE_SCORE, SCORES
 from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, suffixes
 from calibcli.scores.input_mistakes import RepeatedRows, scan
 from calibcli.scores.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading
-from calibcli.scores.reading_record import ReadingRecord
+from calibcli.scores.reading_record import Ground, ReadingRecord
 
 MEANS_MORE = frozenset("*?[:")  # characters of a path that may be a pattern or an address
 Paths = str | Path | Sequence[str | Path]
@@ -98,8 +99,11 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
 
 
 def provenance(rows: Predictions) -> list[dict[str, Any]]:
-    """Return path and sha256 of each file that was read, for the provenance of a result."""
-    return [dict(file) for file in rows.record.files]
+    """Return path and sha256 of each file that was read, and with the first what it was taken for, for a result."""
+    files = [dict(file) for file in rows.record.files]
+    if files:
+        files[0]["read"] = reading_record.described(rows)
+    return files
 
 
 def reading_of(how: Mapping[str, Any]) -> Reading:
@@ -258,10 +262,17 @@ def _one_dataset(
             )
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
         notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), clip, sure))
-        further = per_row.per_row_fields(contents, sources, reading, n, rows.keep, name, label_name, notes)
+        further, names_of = per_row.per_row_fields(contents, sources, reading, n, rows.keep, name, label_name, notes)
         taken = [name, label_name, reading.weights or "", reading.group or contents[0].groups]
         named = repeated_samples.columns(contents, reading, n, rows.keep, taken)
+        unused = array_names.unused(first, n, [name, *taken, *names_of.values(), *reading.by], reading)
+        rivals = array_names.rivals_of(first, name)
         files = digests.files()
+    left_out = {"ignored": int(labels.dropped.sum()) if labels and labels.dropped is not None else 0}
+    left_out["nonfinite"] = n - rows.scores.shape[0] - left_out["ignored"]
+    left_out = {cause: count for cause, count in left_out.items() if count}
+    if unanswered := sum(c.unanswered for c in contents):
+        left_out["answers"] = unanswered
     base = reading.label_base or 0
     numbers = range(base, base + k)[:: -1 if of.turned else 1]
     values = [*(of.classes or ())] if labels is not None and labels.names else [*numbers]  # in the file, by code
@@ -300,11 +311,55 @@ def _one_dataset(
             choices_vary=varied,
             guess_nll=guess_nll,
             guess_accuracy=guess_accuracy,
+            members=first.members.get(name, ()),
+            grounds=_grounds(first, reading, name, label_name, bool(scanned.forced), confirmed, of.classes),
+            assumed=_assumed(reading, width, confirmed, of.classes, labels is not None),
+            stated=reading.stated if first.format != "arrays" else {},
+            left_out=left_out,
+            unused=unused,
+            rivals=[column for family, *_ in rivals for column in family],
+            ids=names_of.get("ids", ""),
+            group=names_of["group"],
+            weights=names_of["weights"],
         ),
         **further,
     )
     read = swap_classes(read) if of.first else read
     return read if labels is None else repeated_samples.seen(read, named, reading.ids, contents[0].ids)
+
+
+def _grounds(
+    contents: FileContents,
+    reading: Reading,
+    name: str,
+    label_name: str,
+    kind_stated: bool,
+    classes_stated: bool,
+    classes: Sequence[str] | None,
+) -> dict[str, Ground]:
+    """Return how it is known what the parts of the input are."""
+    own_name = contents.scores == name and name not in contents.members
+    known = array_names.declared_kind(contents, name) or own_name or name in (*SCORES.all, *ONE_SCORE.all)
+    by_label: Ground = "named" if label_name in LABELS.all or contents.labels == label_name else "seen"
+    return {
+        "scores": "stated" if reading.scores else "named" if known else "seen",
+        "labels": "stated" if reading.labels else by_label,
+        "classes": "stated" if classes_stated else "named" if classes else "assumed",
+        "kind": "stated" if kind_stated else "seen",
+    }
+
+
+def _assumed(
+    reading: Reading, width: int, classes_stated: bool, classes: Sequence[str] | None, labelled: bool
+) -> list[str]:
+    """Return what is taken for granted where nothing says otherwise: keys of `reading_record.ASSUMED`."""
+    of_two = width <= 2 and not reading.event
+    assumed = {
+        "classes": classes is None and width > 2 and labelled,
+        "event": of_two and width == 2 and classes is not None and not classes_stated,
+        "class 1": of_two and width == 1 and classes is None,
+    }
+    return [name for name, is_assumed in assumed.items() if is_assumed]
 
 
 def _classes_and_labels(

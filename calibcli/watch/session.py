@@ -374,7 +374,11 @@ class WatchSession:
         config = self._config(str(given) if not isinstance(given, Predictions) else "rows", baseline)
         reading = check.reading(self.terms.reading, config)
         try:
-            rows = given if isinstance(given, Predictions) else read_scores(given, reading, columns_wanted(config))
+            rows = (
+                given
+                if isinstance(given, Predictions)
+                else read_scores(given, reading, columns_wanted(config), config, self.terms.reading)
+            )
         except NoRows as error:
             if self.state is None:  # a new state needs rows, to know what their scores are
                 raise

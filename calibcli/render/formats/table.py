@@ -47,7 +47,8 @@ def render(result: Result, encoding: str = "utf-8") -> str:
     sheets = [(sheet, 0) for sheet in table_contents.sheets(result)]
     notes = [f"note: {terminal.clean(note)}" for note in result.notes]
     drawn = [*diagrams(result, WIDTH, encoding), notes]
-    return _joined(_blocks(result, _facts(table_contents.facts(result)), sheets, drawn, encoding))
+    lines = [*_facts(table_contents.facts(result)), *_readings(result)]
+    return _joined(_blocks(result, lines, sheets, drawn, encoding))
 
 
 def show(result: Result, detail: Detail = "few") -> None:
@@ -76,7 +77,7 @@ def show(result: Result, detail: Detail = "few") -> None:
 
 def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> str:
     """Render what a screen shows, without colour and as wide as needed."""
-    lines = _wrapped_facts(facts(result, detail), WIDTH, detail)
+    lines = [*_wrapped_facts(facts(result, detail), WIDTH, detail), *_readings(result)]
     sheets = [(sheet, 0) for sheet in tables(result, detail)]
     drawn = dataclasses.replace(result, plots=plots(result, detail))
     pictures = diagrams(drawn, WIDTH, encoding, _bins(result, detail, WIDTH))
@@ -85,7 +86,8 @@ def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> st
 
 def _fitted_blocks(result: Result, detail: Detail, width: int, encoding: str) -> list[Block]:
     """Lay out what a terminal of `width` columns shows."""
-    wrapped = (terminal.prose(line, width) for line in _wrapped_facts(facts(result, detail), width, detail))
+    said = [*_wrapped_facts(facts(result, detail), width, detail), *_readings(result)]
+    wrapped = (terminal.prose(line, width) for line in said)
     fact_lines = [line for lines in wrapped for line in lines]
     taken = None
     if detail == "few" and result.screen.one_page:  # lines above and below the tables and pictures
@@ -167,6 +169,10 @@ def _wrapped_facts(facts: Sequence[tuple[str, str]], width: int, detail: Detail)
         return _facts(facts)
     items = [f"{terminal.clean(key)}: {terminal.clean(value)}" for key, value in facts]
     return terminal.wrapped(items, width, " · ")
+
+
+def _readings(result: Result) -> list[str]:
+    return [terminal.clean(line) for line in table_contents.readings(result)]
 
 
 def _bins(result: Result, detail: Detail, width: int) -> int:

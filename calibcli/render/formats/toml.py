@@ -1,5 +1,7 @@
 """TOML: `[[gate]]` rules for calib.toml, with the numbers of a result as limits (for `calib slices`, confirmed rules).
 
+Of `calib inspect`, `[data]`: how the file was read.
+
 The format is that of Preston-Werner et al. (2021). Judge the rules on new rows, not on those that gave the numbers.
 
 >>> print(render(result).splitlines()[-2])
@@ -12,15 +14,23 @@ import json
 from collections.abc import Iterator
 
 from calibcli.core.result import Result
+from calibcli.gate import pins
 
 NUMBERS = True
+LISTS_OF = ("inspect",)
 SUFFIXES = (".toml",)
 HEAD = "# From calib {}: limits at the numbers found. Choose your own, and judge them on new rows.\nschema = 1\n"
+DATA = "# From calib inspect: how the file was read. Paths are relative to the file that this stands in.\nschema = 1\n"
 KEPT = 0.5  # share of the gap found in a slice that the rule allows
 
 
 def render(result: Result) -> str:
     """Render one gate per confirmed rule, or per estimate with a better direction."""
+    inputs = [
+        i for i in result.provenance.get("inputs") or () if isinstance(i, dict) and isinstance(i.get("read"), dict)
+    ]
+    if result.command == "inspect" and inputs:
+        return "\n".join([DATA, *pins.section(inputs[0]["read"], str(inputs[0].get("path", ""))), ""])
     gates = [*(_confirmed(result) if "rules" in result.facts else _estimates(result))]
     return "\n".join([HEAD.format(result.command), *gates])
 

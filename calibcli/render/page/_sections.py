@@ -107,6 +107,8 @@ class Portion:
     @property
     def facts(self) -> list[tuple[str, str]]:
         shown = [(key, _text(value, self.caps.text)) for key, value in table_contents.facts(self.result)]
+        readings = [line.strip().removeprefix("read: ") for line in table_contents.readings(self.result)]
+        shown += [("read", _text("; ".join(readings), 4 * self.caps.text))] if readings else []
         return shown[: self.caps.rows]
 
 
