@@ -18,7 +18,6 @@ from calibcli.scores.files.roles import CLASSES, IDS, INPUTS, LABELS, PAIRS, SPL
 from calibcli.scores.files.text_tables import floats_of_text
 from calibcli.scores.predictions import Named
 
-
 WORDS = "UST"
 """Kinds of dtypes that hold texts: of fixed length, of bytes, and of any length."""
 
