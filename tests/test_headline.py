@@ -93,6 +93,7 @@ def test_every_command_has_one_of_its_own_or_writes_it(tmp_path: Path, capsys: p
             assert capsys.readouterr().out.count("max|dp|") >= 1
             continue
         result = Result.from_json(capsys.readouterr().out)
+        assert result.command == name
         assert result.facts["headline"], name
         assert name in own or result.facts["headline"] == headlines.of(result), name
     others = {
