@@ -197,6 +197,40 @@ class TestPins:
         assert judged(capsys, "next.json")[0] == Exit.NOT_RUN
         assert judged(capsys, "first.json")[0] == Exit.OK
 
+    def test_models_to_compare_are_held_to_the_pins(self, pinned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        SAME["a further family"](pinned / "second.csv")
+        assert main(["compare", "first.csv", "second.csv", "--config", "calib.toml", "-q"]) == Exit.OK
+        OTHER["columns renamed"][0](pinned / "third.csv")
+        assert main(["compare", "first.csv", "third.csv", "--config", "calib.toml", "-q"]) == Exit.REFUSED
+        assert "prob_no, prob_yes are new" in capsys.readouterr().err
+
+    def test_a_baseline_of_other_classes_is_not_compared_with(
+        self, pinned: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        table(pinned / "yes.csv", ["id", "no", "yes", "label"], zip(IDS, 1 - P, P, np.array(["no", "yes"])[Y]))
+        Path("none.toml").write_text("schema = 1\n")
+        assert main(["check", "yes.csv", "--config", "none.toml", "--save-baseline", "b.json", "-q"]) == Exit.OK
+        capsys.readouterr()
+        code, reasons = judged(capsys, "--baseline", "b.json", "--margin", "brier=0.5")
+        assert code == Exit.NOT_RUN
+        assert "no, yes are gone, 0, 1 are new" in reasons[0]
+
+    def test_nights_are_held_to_the_pins(self, pinned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        random = np.random.default_rng(1)
+        for night in range(3):
+            p = np.round(random.random(N), 6)
+            rows = zip(IDS + N * night, 1 - p, p, (random.random(N) < p) * 1)
+            table(pinned / "n.csv", ["id", "p0", "p1", "label"], rows)
+            assert main(["watch", "s.json", "n.csv", "--night", f"2026-11-0{night + 1}", "-q"]) in (0, 1, 3)
+        table(
+            pinned / "n.csv",
+            ["id", "prob_0", "prob_1", "label"],
+            zip(IDS + 9 * N, 1 - p, p, (random.random(N) < p) * 1),
+        )
+        capsys.readouterr()
+        assert main(["watch", "s.json", "n.csv", "--night", "2026-11-04", "-q"]) not in (0, 1, 3)
+        assert "p0, p1 are gone" in "".join(capsys.readouterr())
+
     def test_more_rows_left_out_than_pinned(self, tmp_path: Path) -> None:
         read = {"scores": "p", "rows": 990, "left_out": {"labels": 10}}
         assert pins.of_reading(read)["left_out"] == {"labels": 0.01}

@@ -126,6 +126,7 @@ def compare(
     metrics: Sequence[str] | None = None,
     alpha: float = 0.05,
     names: Sequence[str] | None = None,
+    config: str | Path | None = None,
     **how: Unpack[How],
 ) -> Result:
     """Compare models: differences of every metric to the first one, with intervals, and which of them are real.
@@ -142,6 +143,7 @@ def compare(
             or by position where the labels are the same; or results (or their .json), compared as independent.
         metrics: specs instead of the default set.  alpha: family-wise error of what is called real (Holm 1979).
         names: of the models; their file names by default.
+        config: a calib.toml whose `[data]` says how every file is read; one that is read otherwise is refused.
         how: how files are read, see `read`.
 
     Returns:
@@ -160,7 +162,7 @@ def compare(
     there = [i for i in inputs if not isinstance(i, str | Path) or os.path.exists(i)]  # others are refused when read
     kinds = {isinstance(i, Result) or (isinstance(i, str | Path) and is_result(i)) for i in there}
     if kinds == {True}:
-        if metrics or any(value for value in how.values()):
+        if metrics or config or any(value for value in how.values()):
             problem = "results are compared as they are: metrics and how files are read were chosen when they were made"
             raise UsageError(problem, "leave these options out, or pass the scores")
         read = [(i, {}) if isinstance(i, Result) else read_result(i) for i in inputs]  # type: ignore[arg-type]
@@ -173,7 +175,11 @@ def compare(
         raise TypeError("a model to compare is its predictions or a file: calibcli.from_arrays(scores, labels) of each")
     if all(isinstance(one, Predictions) for one in inputs):
         given(compare, cast(Predictions, first), None, how)  # refuses what is said of files where there are none
-    models = [one if isinstance(one, Predictions) else given(compare, one, None, how, whole=True) for one in inputs]  # type: ignore[arg-type]
+    if config is not None:
+        own = dict(how)
+        models = [one if isinstance(one, Predictions) else session.read_pinned(one, own, config) for one in inputs]  # type: ignore[arg-type]
+    else:
+        models = [one if isinstance(one, Predictions) else given(compare, one, None, how, whole=True) for one in inputs]  # type: ignore[arg-type]
     files = [entry for predictions in models for entry in recorded_outputs.provenance(predictions)]
     chosen = [metrics] if isinstance(metrics, str) else list(metrics or ())
     result = comparing.scores(models, named, chosen or None, alpha)
@@ -304,7 +310,7 @@ def init(
     read, path = entries[0]["read"], proposal.relative(str(scores), configuration.parent)
     proposed, notes = proposal.rules(measured.estimates), [*rows.notes]
     if old:
-        before = config_file.read(configuration)
+        before = config_file.of_text(old, configuration)
         changes = pins.differences(before.pins, read)
         notes += [f"[data] of {save}: {'; '.join(changes) or 'no pin differs'}"]
         text = proposal.updated(old, read, path, str(save))

@@ -22,6 +22,11 @@ def command(
         "-m",
     ),
     alpha: Alpha = option(0.05, "Family-wise error probability of calling a difference real."),
+    config: Path | None = option(
+        None,
+        "A calib.toml whose [data] says how the files are read; one that is read otherwise is refused.",
+        metavar="FILE",
+    ),
     run: CommandRun,
     reading: Reading,
 ) -> int:
@@ -35,5 +40,5 @@ def command(
     from calibcli.api.gating import compare
 
     run.progress("comparing")
-    result = compare(*inputs, metrics=metric or None, alpha=alpha, **given_options(reading))
+    result = compare(*inputs, metrics=metric or None, alpha=alpha, config=config, **given_options(reading))
     return run.finish(result, asked=bool(metric))

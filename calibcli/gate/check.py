@@ -26,7 +26,7 @@ from calibcli.gate.baseline import BaselineRows, Missing, Unpaired, hashes, pair
 from calibcli.gate.config import Config, Data, Gate, parsed
 from calibcli.gate.judging import LimitRule, SupportedClaim, judge, resolved
 from calibcli.gate.options import Request
-from calibcli.gate.sources import BY_CLASS, RecordedOutputs, Results, Source, ece_estimate
+from calibcli.gate.sources import BY_CLASS, RecordedOutputs, Results, Source, ece_estimate, otherwise, recorded_reading
 from calibcli.metrics.intervals import BOUNDLESS, average
 from calibcli.metrics.paired import MeanDifference
 from calibcli.metrics.registry import traits
@@ -330,6 +330,19 @@ def _read(path: recorded_outputs.Paths, reading: Mapping[str, Any], by: Sequence
     return recorded_outputs.predictions(contents, sources, dataclasses.replace(options, by=tuple(present)))
 
 
+def read_pinned(path: str | Path, own: Mapping[str, Any], config_path: str | Path) -> Predictions:
+    """Read recorded outputs as a configuration pins.
+
+    Raises:
+        InputError: they are refused, or read otherwise.
+    """
+    settings = config.load(Path(config_path), rules=False)
+    rows = read_scores(path, reading(own, settings), (), settings, own)
+    if text := otherwise(settings, described(rows)):
+        raise InputError(f"{path}: {text.partition(': mend')[0]}", f"mend the export, or calib init {path} --update")
+    return rows
+
+
 def check_overlap(fit: str, predictions: Predictions, reading: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     """Compare the rows with those that the calibrator was fitted on.
 
@@ -388,10 +401,21 @@ class Baselines:
             result, entry = read_result(path)
             self.files.append(entry)
             kept = kept_rows(result, path)
-            return kept if kept is not None else f"{path} holds no rows; write it with --keep-rows"
+            if kept is None:
+                return f"{path} holds no rows; write it with --keep-rows"
+            return self._read_otherwise(result, path) or kept
         predictions = read_scores(path, {**self.reading, "weights": None, "group": None})
         self.files += recorded_outputs.provenance(predictions)
         return baseline.rows(predictions, columns(predictions, class_bins=()))
+
+    def _read_otherwise(self, result: Result, path: str) -> str:
+        """Say that a baseline was read for other classes, or another event, than the input; "" where it was not."""
+        theirs, read = recorded_reading(result), recorded_reading(self.source)
+        if theirs is None or read is None:
+            return ""
+        then = {name: value for name, value in pins.of_reading(theirs).items() if name in ("classes", "event")}
+        found = pins.differences(then, read)
+        return f"{path} was measured on another reading ({'; '.join(found)}): write the baseline again" if found else ""
 
 
 def kept_rows(result: Result, source: str) -> BaselineRows | None:

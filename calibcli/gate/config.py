@@ -278,20 +278,20 @@ def load(path: Path | None = None, folder: Path = Path(), rules: bool = True) ->
         UsageError: not TOML, an unknown key, or a value of the wrong kind; says where.
     """
     if path is not None:
-        config = read(path)
+        config = Config(**_read(path, required=True))
     else:
         config = Config(**_read(folder / "pyproject.toml", required=False) | _read(folder / NAME, required=False))
     reading(*(config if rules else dataclasses.replace(config, gates=())).named(), pipes=True)
     return config
 
 
-def read(path: Path) -> Config:
-    """Read one configuration that may be replaced: the files that it names are not noted as inputs.
+def of_text(text: str, path: Path) -> Config:
+    """Return the settings of the text of a calib.toml, which is no input that an output may not replace.
 
     Raises:
-        InputError, UsageError: as `load`.
+        UsageError: as `load`.
     """
-    return Config(**_read(path, required=True))
+    return Config(**_fields(toml(text, str(path)), path, "", text))
 
 
 def limit_rule(text: str, side: str, **keys: Any) -> Gate:

@@ -52,6 +52,14 @@ def otherwise(config: Config, read: Mapping[str, Any]) -> str:
     )
 
 
+def recorded_reading(source: Source | Result) -> Mapping[str, Any] | None:
+    """Return what an input was taken for; None of arrays, and of results that do not say."""
+    if isinstance(source, RecordedOutputs):
+        return None if source.predictions.record.format in ("", "arrays") else described(source.predictions)
+    inputs = (source if isinstance(source, Result) else source.result).provenance.get("inputs") or ()
+    return next((i["read"] for i in inputs if isinstance(i, dict) and isinstance(i.get("read"), dict)), None)
+
+
 @dataclass(eq=False)
 class RecordedOutputs:
     """Recorded outputs as the input of gates. Methods return a str that says why, where there is no answer."""
@@ -97,7 +105,8 @@ class RecordedOutputs:
         Counts as weights, and groups, say which rows belong together, so that the bounds allow for it.
         """
         p = self.predictions
-        if p.record.format != "arrays" and (other := otherwise(self.config, described(p))):
+        read = recorded_reading(self)
+        if read is not None and (other := otherwise(self.config, read)):
             return other
         if unanswered := p.record.unanswered:
             return (
@@ -351,8 +360,7 @@ class Results:
     @property
     def refusal(self) -> str:
         """Say why no rule can be judged on these numbers, or ""."""
-        inputs = self.result.provenance.get("inputs") or ()
-        read = next((i["read"] for i in inputs if isinstance(i, dict) and isinstance(i.get("read"), dict)), None)
+        read = recorded_reading(self)
         if read is not None and (other := otherwise(self.config, read)):
             return other
         repeated = self.result.facts.get("repeated")

@@ -28,7 +28,7 @@ from calibcli.gate.baseline import hashes as hashes_of
 from calibcli.gate.check import Baselines, columns_wanted, read_scores
 from calibcli.gate.config import Config
 from calibcli.gate.options import Request
-from calibcli.gate.sources import RecordedOutputs
+from calibcli.gate.sources import RecordedOutputs, otherwise, recorded_reading
 from calibcli.scores.predictions import Predictions
 from calibcli.watch import _rules as rules
 from calibcli.watch import report, state_file
@@ -390,6 +390,11 @@ class WatchSession:
             self.state = state
             return
         source = RecordedOutputs(rows, config)
+        read = recorded_reading(source)
+        if read is not None and (other := otherwise(config, read)):
+            raise InputError(
+                f"{other.partition(': mend')[0]}; nothing was counted", "mend the export, or calib init --update"
+            )
         settings = self._settings(source, config)
         state = WatchState.begin(settings) if self.state is None else copied(self.state)
         if self.state is not None:
