@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import importlib
 import os
 import re
 import subprocess
@@ -13,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from calibcli import __version__
+from calibcli import __version__, headlines
 from calibcli.cli import COMMANDS
 from calibcli.cli.app import main
-from calibcli.cli.typed import build_command
+from calibcli.cli.typed import PANELS, build_command
 from calibcli.lab.training.options import Setup
 from calibcli.scores.reading_options import Reading
 
@@ -232,3 +234,24 @@ def test_start_is_small(argv: tuple[str, ...], most: int) -> None:
 def test_a_fix_is_what_was_meant(line: str, fix: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line.split()) == 2
     assert fix in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_what_the_recipe_asks_for(name: str) -> None:
+    """What `calib NAME` finds by a name: `PANEL` and `command` of the file, and the `command` of its results."""
+    module = importlib.import_module(f"calibcli.cli.{name}")
+    assert module.PANEL in PANELS
+    assert f"`calib {name}`" in str(module.__doc__)
+    assert build_command(name, brief=True).name == name
+
+
+def test_results_carry_the_name_of_a_command() -> None:
+    """By it a headline is found, and a format knows what it shows."""
+    named = set[str]()
+    for path in (ROOT / "calibcli").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Result", "dataclasses.replace", "replace"):
+                values = [word.value for word in node.keywords if word.arg == "command"]
+                named |= {value.value for value in values if isinstance(value, ast.Constant)}
+    assert named - {""} == {*COMMANDS} - {"completion", "demo"}  # these give no result
+    assert {*headlines._sentences()} <= {*COMMANDS}

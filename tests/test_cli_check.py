@@ -387,6 +387,19 @@ def test_command_line_beats_the_file(capsys: Any) -> None:
     assert check(capsys, "t.npz", "--bins", "20")[1]["checks"][0]["estimate"]["name"] == "ece:bins=20"
 
 
+@pytest.mark.regression
+def test_the_kind_of_weights_of_the_command_line_beats_the_file(capsys: Any) -> None:
+    """Also where it is the default, which the file overrode."""
+    model(w=np.random.default_rng(0).integers(1, 9, 2000))
+    Path("calib.toml").write_text('[data]\nweights = "w"\nweight_kind = "count"\n')
+    for kind in ((), ("--weight-kind", "count"), ("--weight-kind", "sampling")):
+        facts = check(capsys, "t.npz", "--max", "brier=1", *kind)[1]["facts"]
+        assert ("n_eff" in facts) == ("sampling" in kind), kind
+    Path("calib.toml").write_text('[data]\nweights = "w"\n')
+    assert "n_eff" in check(capsys, "t.npz", "--max", "brier=1")[1]["facts"]
+    assert "n_eff" not in check(capsys, "t.npz", "--max", "brier=1", "--weight-kind", "count")[1]["facts"]
+
+
 def test_overlap_with_the_fitted_file_is_refused(capsys: Any) -> None:
     model()
     code, error = refused(capsys, "t.npz", "--max", "ece=0.99", "--fitted-on", "t.npz")

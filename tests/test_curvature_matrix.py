@@ -94,7 +94,7 @@ class TestProducts:
     def test_every_form_of_a_vector(self) -> None:
         h = operator(*small())
         block = torch.randn(h.shape[0], 3)
-        v = block[:, 0]
+        v = block[:, 0]  # with a stride, for which a product might be rounded in another way
         true = h @ v.clone()
         assert torch.equal(h @ block, torch.stack([h @ column for column in block.T], 1))
         assert torch.equal(v @ h, true)

@@ -20,7 +20,7 @@ from calibcli.networks.curvature.loss import Pairs, logit_hessian, read
 from calibcli.networks.curvature.memory_plan import Layout
 from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
 from calibcli.networks.curvature.per_row_gradients import RowNorms, outer
-from calibcli.networks.curvature.problem import CurvatureProblem, Tensors, normal, signs
+from calibcli.networks.curvature.problem import CurvatureProblem, Tensors, normal, signs, twin
 from calibcli.networks.curvature.spectrum import Lanczos, Record, Ritz, Sketch, certify, density, quadrature
 from calibcli.networks.losses import CrossEntropy
 
@@ -363,3 +363,16 @@ def test_ranks_with_unequal_memory_take_the_same_products(tmp_path: Path, monkey
     for a, b in zip(found.estimates, wanted.estimates, strict=True):
         assert a.value == pytest.approx(b.value, rel=1e-9)
         assert a.detail["products"] == b.detail["products"]
+
+
+@pytest.mark.regression
+def test_a_float64_copy_names_the_tensors_that_move_in_it() -> None:
+    """It kept the names and sizes of all, so that a vector was cut in the wrong places."""
+    model, x, y = setup("mlp", n=5)
+    problem = CurvatureProblem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float32)
+    assert list(problem.places) == problem.names
+    for moved in ([1, 3], [], [*range(len(problem.tensors))]):
+        wide = twin(problem, moved)
+        assert wide.names == [problem.names[i] for i in moved] == list(wide.places)
+        assert wide.size == sum(t.numel() for t in wide.tensors)
+        assert [p.shape for p in wide.split(wide.zero())] == [t.shape for t in wide.tensors]

@@ -351,6 +351,28 @@ def test_labels_have_the_names_that_recorded_outputs_know(tmp_path: Path, name: 
     assert dataset.load(tmp_path / "d.csv").labels.tolist() == LABELS.tolist()
 
 
+@pytest.mark.regression
+@pytest.mark.parametrize("dtype", ["U3", "S3", object])
+def test_names_of_classes_may_be_texts_of_any_kind(tmp_path: Path, dtype: Any) -> None:
+    """Arrays of objects were taken, and those of fixed length refused as no numbers."""
+    names = np.array(["dog", "cat"])[LABELS % 2].astype(dtype)
+    for labels in (names, names[:, None]):
+        np.savez(tmp_path / "d.npz", X=np.ones((N, 2)), y=labels.astype("U3") if dtype is object else labels)
+        data = dataset.load((np.ones((N, 2)), labels)) if dtype is object else dataset.load(tmp_path / "d.npz")
+        assert (data.classes, data.labels.tolist()) == (["cat", "dog"], (1 - LABELS % 2).tolist())
+    np.savez(tmp_path / "d.npz", X=np.ones((N, 2)), y=np.stack([names.astype("U3"), names.astype("U3")], 1))
+    with pytest.raises(InputError, match=r"labels have shape \(12, 2\)"):
+        dataset.load(tmp_path / "d.npz")
+
+
+@pytest.mark.regression
+def test_rows_without_a_class_are_no_class(tmp_path: Path) -> None:
+    """An empty cell was a class of its own."""
+    (tmp_path / "d.csv").write_text("age,label\n1,cat\n2,\n3,dog\n")
+    with pytest.raises(InputError, match=r"row 1 has no label \(1 such row\)"):
+        dataset.load(tmp_path / "d.csv")
+
+
 def test_columns_of_a_table_are_features_in_their_order(tmp_path: Path) -> None:
     # names that are those of scores elsewhere, in an order of their own, and without a first class
     (tmp_path / "d.csv").write_text("p_3,p_2,age,label\n3,2,1,0\n6,5,4,1\n")

@@ -25,6 +25,7 @@ import calibcli
 from calibcli.cli.app import main
 from calibcli.core.errors import Exit, InputError
 from calibcli.scores.files import locations, source
+from calibcli.scores.files.evals import lighteval
 
 ASKED = written.questions()
 EVEN = written.questions(ragged=False)
@@ -242,6 +243,18 @@ def test_lighteval(tmp_path: Path) -> None:
         row["model_response"] = {"logprobs": [], "text": ["4"]}
     with pytest.raises(InputError, match="no log-probability per choice"):
         calibcli.read(save(rows, "d.parquet"))
+
+
+@pytest.mark.regression
+def test_lighteval_rows_of_a_list_count_once(tmp_path: Path) -> None:
+    """Of a task without scores of choices, whose other columns alone are read: its first row was there twice."""
+    rows = written.lighteval(ASKED)
+    for row in rows:
+        row["model_response"] = {"logprobs": [], "text": ["4"]}
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    for given in (rows, iter(rows)):
+        found = lighteval.contents(given, source.Source(tmp_path / "a.parquet"))
+        assert {array.shape[0] for array in found.arrays.values()} == {len(rows)}
 
 
 @pytest.mark.extra

@@ -161,6 +161,19 @@ def test_an_entry_point_of_another_name_than_its_entry_is_told(tmp_path: Path) -
     assert "fix: name the entry point as the entry" in said
 
 
+@pytest.mark.regression
+def test_a_group_that_calib_does_not_have_is_told(tmp_path: Path) -> None:
+    """It was passed over without a word, and the entry was missing."""
+    installed(tmp_path, "calib-a", "calibcli.metric", {"sharpness": "calib_a"}, METRIC.format(name="sharpness"))
+    installed(tmp_path, "calib-b", "calibcli_other.metrics", {"sharpness": "calib_b"}, "")
+    overview, metrics = calib(tmp_path, "list", "list metrics")
+    for code, _, notes in (overview, metrics):
+        assert code == 0
+        said = " ".join(notes.split())
+        assert "calib-a adds nothing by its entry points 'calibcli.metric': the groups are calibcli.metrics, " in said
+        assert "calib-b" not in said
+
+
 def test_a_module_that_adds_a_name_of_calib_is_refused(tmp_path: Path) -> None:
     installed(tmp_path, "calib-a", "calibcli.metrics", {"sharpness": "calib_a"}, METRIC.format(name="ece"))
     (code, _, said), *_ = calib(tmp_path, f"metrics {TEST} -m sharpness")

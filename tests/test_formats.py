@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import difflib
+import inspect
 import json
 import re
 import tomllib
 import xml.etree.ElementTree as tree
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -18,7 +22,9 @@ from evals_written import Question, eval_log, inspect_samples
 
 import calibcli
 from calibcli import render
+from calibcli.core.result import Result
 from calibcli.scores.files import source
+from calibcli.scores.files.arrays import FileContents
 
 VALUE = 0.06112345  # of `ece` in render_cases
 
@@ -146,3 +152,73 @@ def test_what_is_written_others_read(name: str) -> None:
 
 def test_every_output_format_has_another_program() -> None:
     assert set(WRITTEN) == set(render.NAMES), "read one in WRITTEN: CONTRIBUTING, An output format"
+
+
+# What a format module has goes by its names, so that one that is spelled in another way would be passed over.
+
+READS = {"read": ["source", "grouped"], "signature": ["head", "size"], "guess": ["head"]}
+WRITES = {
+    "render": ["result", "style"],
+    "figures": ["result", "style"],
+    "show": ["result", "detail"],
+    "notes": ["result", "detail"],
+}
+NAMES = {
+    **{"SUFFIXES": tuple, "BY_SUFFIX": bool, "TO_STDOUT": bool, "NEEDS": tuple, "REPORT": str},
+    **{"OF_CHECKS": bool, "FIGURES": bool, "NUMBERS": bool, "LISTS_OF": tuple},
+}
+"""The names that the docstrings of `scores/files/source.py` and `render/__init__.py` give to format modules."""
+
+
+def test_the_names_of_format_modules_are_those_that_are_documented() -> None:
+    said = f"{source.__doc__}{render.__doc__}"
+    named = set(re.findall(r"^    ([A-Z_]+) = ", said, re.M)) | set(re.findall(r"^    ([a-z]+)\(", said, re.M))
+    assert named == {*NAMES, *READS, *WRITES} - {"render"}  # of which a sentence tells
+    assert "`render(result) -> str | bytes`" in said
+
+
+def held(module: ModuleType, functions: dict[str, list[str]]) -> None:
+    """Hold a module to the names: those that it has are as they must be, and no other is nearly one of them."""
+    for name, value in vars(module).items():
+        if name in functions:
+            parameters = [*inspect.signature(value).parameters.values()]
+            given = [one.name for one in parameters if one.default is one.empty]
+            expected = functions[name]
+            assert given == expected[: len(given)], f"{module.__name__}.{name}"
+            more = [one.name for one in parameters if one.name in expected]
+            assert more == expected[: len(more)], f"{module.__name__}.{name}"
+        elif name in NAMES:
+            assert type(value) is NAMES[name], f"{module.__name__}.{name}"
+        elif not name.startswith("_") and getattr(value, "__module__", module.__name__) == module.__name__:
+            known = functions if callable(value) else NAMES
+            assert not difflib.get_close_matches(name, known, 1, 0.8), f"{module.__name__}.{name}"
+    suffixes = getattr(module, "SUFFIXES", ())
+    assert all(re.fullmatch(r"\.[a-z0-9]+", suffix) for suffix in suffixes), module.__name__
+
+
+@pytest.mark.parametrize("name", source.FORMATS)
+def test_an_input_format_has_what_the_recipe_asks_for(name: str) -> None:
+    module = source.module(name)
+    held(module, READS)
+    assert module.SUFFIXES
+    assert hasattr(module, "signature") or hasattr(module, "guess") or module.BY_SUFFIX
+    hints = get_type_hints(module.read)
+    assert (hints["source"], hints["return"]) == (source.Source, FileContents)
+    assert hints.get("grouped", bool) is bool
+    for way in ("signature", "guess"):
+        if hasattr(module, way):
+            assert get_type_hints(getattr(module, way))["return"] is bool
+
+
+@pytest.mark.parametrize("name", render.NAMES)
+def test_an_output_format_has_what_the_recipe_asks_for(name: str) -> None:
+    module = render.module(name)
+    held(module, WRITES)
+    hints = get_type_hints(module.render)
+    assert hints["result"] is Result
+    assert hints["return"] in (str, bytes)
+    assert render.to_stdout(name) or render.suffixes(name)  # it goes somewhere
+    drawn = "style" in inspect.signature(module.render).parameters
+    assert drawn == hasattr(module, "figures")
+    assert drawn or not hasattr(module, "FIGURES")
+    assert hints["return"] is str or not render.to_stdout(name)

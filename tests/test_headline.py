@@ -93,6 +93,7 @@ def test_every_command_has_one_of_its_own_or_writes_it(tmp_path: Path, capsys: p
             assert capsys.readouterr().out.count("max|dp|") >= 1
             continue
         result = Result.from_json(capsys.readouterr().out)
+        assert result.command == name
         assert result.facts["headline"], name
         assert name in own or result.facts["headline"] == headlines.of(result), name
     others = {
@@ -201,6 +202,35 @@ def test_metrics_claims_no_more_than_its_intervals(data: Any) -> None:
         for x in numbers_of(number_format.number(end, 2))
     }
     assert {*numbers_of(said)} <= known
+
+
+def without_intervals(result: Result) -> Result:
+    """The same values, as metrics without an interval, or results of other programs, have them."""
+    bare = [
+        dataclasses.replace(e, low=None, high=None, level=None, null=None, null_high=None, detail={})
+        for e in result.estimates
+    ]
+    tables = [
+        dataclasses.replace(table, rows=[[*row[:-1], "not shown"] for row in table.rows])
+        if table.name == "differences"
+        else table
+        for table in result.tables
+    ]
+    return dataclasses.replace(result, estimates=bare, tables=tables)
+
+
+CLAIMS = "shown|undecided|distinguish|calibrated|better|worse|higher|larger|smaller|overlap"
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("name", cases.situations())
+def test_without_an_interval_nothing_is_shown_or_not_shown(name: str) -> None:
+    """It said "no difference shown", though nothing had been looked at that could show one."""
+    result = cases.situations()[name]
+    if result.command in ("metrics", "ood", "compare", "scale", "fit", "curvature") and not result.predicted.unrelated:
+        said = headlines.of(without_intervals(result))
+        assert said, name
+        assert not re.search(CLAIMS, said), said
 
 
 @settings(max_examples=100, deadline=None)

@@ -248,6 +248,19 @@ def test_no_curve_where_there_are_no_rows(sigma: float) -> None:
     assert not ((drawn > 0.21 + sigma) & (drawn < 0.89 - sigma)).any()
 
 
+@pytest.mark.regression
+def test_bandwidth_of_smece_is_the_smallest_one_where_the_error_is_below_it() -> None:
+    """It was said to be the error itself, which no bandwidth below .001 has."""
+    p = np.repeat(np.arange(1, 20) / 20, 20)
+    hit = np.concatenate([np.arange(20) < i for i in range(1, 20)])  # as many hits as every confidence says
+    [e] = metrics.measure(of_arrays(p, hit.astype(int)), ["smece"])
+    assert e.value is not None
+    assert e.value < 1e-3
+    assert e.detail["sigma"] == 1e-3
+    [e] = metrics.measure(of_arrays(p**2, hit.astype(int)), ["smece"])
+    assert e.detail["sigma"] == e.value
+
+
 @pytest.mark.regression("1.19")
 def test_a_number_without_interval_has_four_digits() -> None:
     e = Estimate(name="mce", value=0.6876008, null=0.4938338, null_high=0.6876008)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy import special, stats
 
@@ -129,6 +130,37 @@ def test_reach_of_what_was_drawn_and_of_what_was_not(alpha: float) -> None:
     far = unseen_reach(z, 2e-4, 1e-4, 7 / n)
     assert far == pytest.approx(math.cbrt((z * math.sqrt(2e-4)) ** 3 + (rows * 7 / n) ** 3))
     assert unseen_reach(z, 2e-4, 1e-4, math.inf) == math.inf
+
+
+@pytest.mark.regression
+def test_bounds_of_rare_rows() -> None:
+    """The largest share of false PASS over normal noise and a Poisson number of rare rows of one size, at 5 %.
+
+    The noise has the deviation 1, a rare row adds d and lam of them are expected. If m are drawn, the variance is
+    1 + m d², which grows with the mean at the rate m d³ / (1 + m d²). The figures are those of `unseen_reach`.
+    """
+    z, rows = normal_quantile(0.95), -math.log(0.05)
+    d = np.sort(np.append(np.geomspace(0.02, 30, 80), z / rows))[:, None, None]  # at z / rows the larger is smallest
+    lam = np.concatenate([np.linspace(0.05, 6, 120), np.linspace(6.5, 40, 30), [rows]])[None, :, None]
+    m = np.arange(90)
+    chance = stats.poisson.pmf(m, lam)  # (1, L, M)
+    spread = 1 + m * d**2
+    drawn = rows * m * d**3 / spread
+    score = (drawn + np.sqrt(drawn**2 + 4 * z * z * spread)) / 2
+    noise = z * np.sqrt(spread)
+
+    def wrong(undrawn: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        passed = chance * stats.norm.cdf((lam - m) * d - np.maximum(score, undrawn))
+        return np.asarray(passed.sum(axis=2))
+
+    undrawn = np.cbrt(noise**3 + (rows * d) ** 3)
+    used = np.vectorize(unseen_reach)(z, spread, m * d**3 / spread, d)
+    np.testing.assert_allclose(used, np.maximum(score, undrawn), rtol=1e-9)
+    cubes = wrong(undrawn)
+    assert cubes.max() == pytest.approx(0.0502, abs=5e-5)
+    assert cubes[:, -1].max() == pytest.approx(0.05, abs=5e-5)  # 3 expected
+    assert wrong(np.hypot(noise, rows * d)).max() == pytest.approx(0.0499, abs=5e-5)
+    assert wrong(np.maximum(noise, rows * d)).max() == pytest.approx(0.059, abs=3e-4)
 
 
 def test_bisect_brackets_the_root_of_a_falling_function() -> None:

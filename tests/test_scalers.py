@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from calibcli import calibrators, metrics
 from calibcli.calibrators import focal
 from calibcli.calibrators import temperature as search
 from calibcli.calibrators._focal_likelihood import GRID, Surface, acceptable
+from calibcli.calibrators.calibrator import keeps_classes
 from calibcli.calibrators.fitting import fold_of_rows
 from calibcli.calibrators.temperature import GRIDS
 from calibcli.core.errors import InputError, UsageError
@@ -609,8 +611,31 @@ def test_output_is_a_distribution_and_keeps_classes_if_it_says_so(spec: str) -> 
         assert np.array_equal(applied.predicted, p.logits.argmax(1))
 
 
-KEEP = ("temperature", "focal_temperature", "focal", "ensemble_temperature", "isotonic_top", "top_label",
-        "histogram:of=top")  # fmt: skip
+def keeping() -> Iterator[str]:
+    """Specs of the registry that keep the predicted classes: the name alone, else with each option that makes it so."""
+    for entry in calibrators.SCALERS:
+        with_options = [
+            f"{entry.name}:{option}={word}"
+            for option, parameter in entry.options.items()
+            for word in (get_args(parameter.annotation) if get_origin(parameter.annotation) is Literal else ())
+        ]
+        if keeps_classes(calibrators.SCALERS.choose(entry.name)):
+            yield entry.name
+        else:
+            yield from (spec for spec in with_options if keeps_classes(calibrators.SCALERS.choose(spec)))
+
+
+KEEP = tuple(keeping())
+
+
+def test_the_page_names_the_methods_that_keep_the_predicted_classes() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "scale.md").read_text(encoding="utf-8")
+    [sentence] = re.findall(r"^(`.*?) keep\sthe predicted classes; the others may change them", text, re.M | re.S)
+    assert sorted(re.findall(r"`(.+?)`", sentence.rpartition("\n\n")[2])) == sorted(
+        spec.replace("_", "-") for spec in KEEP
+    )
+    assert {"temperature", "histogram:of=top"} <= {*KEEP}
+    assert "platt" not in KEEP
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

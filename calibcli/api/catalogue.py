@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from calibcli.core import extensions
 from calibcli.core.errors import UsageError, did_you_mean
 from calibcli.core.options import normal, spelled, values
 from calibcli.core.registries import Entry, Registry
@@ -144,7 +145,7 @@ def formats() -> list[Format]:
 
 def overview() -> Result:
     """List the registries, one line each."""
-    notes = [*_packaged(_installed()), *_without_torch()]
+    notes = [*_packaged(_installed()), *extensions.unknown_groups(), *_without_torch()]
     rows: list[list[Cell]] = [[name, len(one.registry.entries), one.option] for name, one in _installed().items()]
     rows.append([FORMATS, len(formats()), "input files, --format, -o"])
     columns, title = ["name", "entries", "used by"], "What can be chosen by name"
@@ -185,7 +186,7 @@ def listing(name: str) -> Result:
         columns = ["name", "suffix", "is", "definition"]
         return Result(command="list", tables=[Table(name=FORMATS, columns=columns, rows=rows)])
     if name in REGISTRIES:
-        notes = _packaged([name])
+        notes = [*_packaged([name]), *extensions.unknown_groups()]
         return Result(command="list", tables=tables(name), facts={"used by": REGISTRIES[name].option}, notes=notes)
     if f"{name}s" in (*REGISTRIES, FORMATS):
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [f"{name}s"]))

@@ -175,6 +175,16 @@ def packaged(kind: str, name: str = "") -> Iterator[tuple[str, str, Callable[[],
             yield key, package, functools.partial(_imported, point.load, kind, key, package)
 
 
+def unknown_groups() -> list[str]:
+    """Tell of entry points of installed packages whose group looks like one of calib and is none: a line each."""
+    points = _entry_points()
+    near = sorted(group for group in points.groups if group.partition(".")[0] == "calibcli")
+    odd = [(group, point) for group in near if group not in GROUPS.values() for point in points.select(group=group)]
+    known = f"the groups are {', '.join(GROUPS.values())}"
+    packages = {(group, point.dist.name if point.dist else "an installed package"): None for group, point in odd}
+    return [f"{package} adds nothing by its entry points '{group}': {known}" for group, package in packages]
+
+
 @functools.cache
 def _entry_points() -> Any:
     """Read those of all installed packages once: results are searched for many names that no registry has."""

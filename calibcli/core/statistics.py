@@ -242,8 +242,8 @@ def unseen_reach(z: float, spread: float, seen: float, unseen: float) -> float:
     Kinds of rows that are not in the file are in none of these, which is why h₂ is needed: -ln α rows of such a kind
     may be missing, each worth at most `unseen`, the cost of the dearest row of the file. That all of them are missing
     and noise hides it as well is rarer than α, so cubes are added: over all mixtures of noise and rare rows of one size
-    this errs in at most 5.1 % at α = .05 (squares: 5.0 %, the larger of both: 5.7 %), and in 5.8 % if 3 rows of a kind
-    are expected and all may be missing. If all rows have one size, `seen` equals `unseen` and h₁ is the larger.
+    this errs in at most 5.03 % at α = .05 (squares: 5.0 %, the larger of both: 5.9 %), and in 5.0 % if 3 rows of a kind
+    are expected (`test_bounds_of_rare_rows`). If all rows have one size, `seen` equals `unseen` and h₁ is the larger.
 
     Args:
         z: Φ(z) = 1 - α, or Student's quantile.

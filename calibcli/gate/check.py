@@ -429,7 +429,7 @@ def kept_rows(result: Result, source: str) -> BaselineRows | None:
 # One run of `calib check`: merge the options with the configuration, read the input and judge the gates.
 
 
-FROM_FILE = {f.name for f in dataclasses.fields(Reading)} & {f.name for f in dataclasses.fields(Data)} - {"weight_kind"}
+FROM_FILE = {f.name for f in dataclasses.fields(Reading)} & {f.name for f in dataclasses.fields(Data)}
 """Options of reading that the configuration sets where the request does not."""
 
 
@@ -542,6 +542,4 @@ def reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
         value = getattr(settings, key)
         if value and not merged.get(key):
             merged[key] = list(value) if isinstance(value, tuple) else value
-    if settings.weight_kind and merged.get("weight_kind", "sampling") == "sampling":
-        merged["weight_kind"] = settings.weight_kind
     return merged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from calibcli.core.number_format import count_text
+from calibcli.core.number_format import count_text, has_interval
 from calibcli.core.result import Result
 from calibcli.core.scope import CHANGE
 from calibcli.headlines import (
@@ -65,7 +65,8 @@ def _words(result: Result) -> str:
     changes = {e.name: e for e in losses}
     better = [name(key) for key, e in changes.items() if side(e) == "below"]
     worse = [name(key) for key, e in changes.items() if side(e) == "above"]
-    open_ = [name(key) for key, e in changes.items() if side(e) == "open"]
+    open_ = [name(key) for key, e in changes.items() if side(e) == "open" and has_interval(e)]
+    bare = [name(key) for key, e in changes.items() if not has_interval(e)]
     parts = []
     if better:
         parts.append(f"lower {listed(better)}")
@@ -73,6 +74,8 @@ def _words(result: Result) -> str:
         parts.append(f"worse: {listed(worse)}")
     if open_:
         parts.append(f"no difference shown in {listed(open_)}" if better or worse else "no gain shown")
+    if bare:
+        parts.append(f"no interval for the difference in {listed(bare)}")
     return upper("; ".join(filter(None, [*parts, _classes(result)])))
 
 
@@ -84,6 +87,8 @@ def _classes(result: Result) -> str:
         return ""
     if accuracy.reason == "no row changes":
         return "accuracy unchanged"
+    if not has_interval(accuracy):
+        return f"accuracy changed by {value(accuracy)}, no interval"
     word = {"above": "higher accuracy", "below": "worse: accuracy", "open": "no difference shown in accuracy"}
     return f"{word[side(accuracy)]} ({value(accuracy)})"
 
@@ -156,4 +161,9 @@ def _best(result: Result, losses: list[str]) -> str:
         next_, second = min(((loss, by_loss[loss]) for loss in apart), key=lambda pair: pair[1].value or 0.0)
         return f"{text}, {value(least)}; the next, {next_}, {value(second)}: the intervals do not overlap"
     others = [loss for loss in by_loss if loss != best and loss not in apart]
-    return f"{text} ({value(least)}); not distinguishable from {listed(others)}"
+    bare = [loss for loss in others if not (has_interval(least) and has_interval(by_loss[loss]))]
+    open_ = [loss for loss in others if loss not in bare]
+    parts = [f"{text} ({value(least)})"]
+    parts += [f"not distinguishable from {listed(open_)}"] if open_ else []
+    parts += [f"no interval compares it with {listed(bare)}"] if bare else []
+    return "; ".join(parts)

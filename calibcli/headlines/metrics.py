@@ -97,6 +97,8 @@ def _calibration(result: Result) -> str:
     if beyond:
         doubt = f"is more than a calibrated model would show ({chance}, 95 %), though its interval holds 0"
         return f"{SIGNS}: {named(e)} {doubt}"
+    if not chance and not any(number_format.has_interval(one) for one in (e, gap) if one is not None):
+        return f"{named(e)}, without an interval"
     text = f"no miscalibration shown: {named(e)}"
     text += f", which chance gives a calibrated model too (up to {chance}, 95 %)" if chance else ""
     if e.n is not None and e.n < FEW:
@@ -142,7 +144,9 @@ def _parts(result: Result) -> str:
         for column in [*estimates[0].where.parts][:1]:
             of_column.setdefault(column, []).append(scope)
     for column, scopes in of_column.items():
-        measured = [s for s in scopes if error(result, s) or direction(result, s)]
+        of_scope = {s: [e for e in (error(result, s), first(result, "confidence_gap", s)) if e] for s in scopes}
+        unknown = [s for s in scopes if error(result, s) and not any(map(number_format.has_interval, of_scope[s]))]
+        measured = [s for s in scopes if s not in unknown and (error(result, s) or direction(result, s))]
         shown = [s for s in measured if _miscalibrated(result, s)]
         errors = {s: error(result, s) for s in shown}
         worst = sorted(shown, key=lambda s: abs(e.value or 0.0) if (e := errors[s]) else 0.0, reverse=True)
@@ -155,6 +159,8 @@ def _parts(result: Result) -> str:
             texts.append(f"{len(shown)} of {own_text}{suffix} shown to be miscalibrated, {judged}: {each}")
         elif measured:
             texts.append(f"no {noun}{suffix} shown to be miscalibrated (of {len(measured)})")
+        elif unknown:
+            texts.append(f"no interval for any {noun}{suffix}")
     mean = error(result, MEAN_OF_TASKS)
     if mean is not None:
         bare = "" if number_format.has_interval(mean) else " (no interval)"
@@ -191,10 +197,11 @@ def ood(result: Result) -> str:
     passing = f"; {value(passed)} of {outside} pass where 95 % of the rows inside do" if passed is not None else ""
     if passed is not None and passed.low is not None and passed.high is not None and passed.low <= KEPT <= passed.high:
         passing += ", which is not shown to differ"
+    open_ = "is not shown to tell rows inside from rows outside"
     word = {
         "above": "tells rows inside from rows outside",
         "below": "is larger outside than inside",
-        "open": "is not shown to tell rows inside from rows outside",
+        "open": open_ if number_format.has_interval(first) else "has no interval",
     }[side(first, 0.5)]
     text = upper(f"{first.where.within(SCORE)} {word}: AUROC {value(first)}{passing}")
     tested = all("model" not in e.where.parts for e in aurocs)  # with one model, each score is compared with the first
@@ -214,6 +221,7 @@ def _differences(result: Result) -> str:
     """List differences in AUROC that hold after Holm's correction and whose own interval excludes zero."""
     verdicts = _verdicts(result)
     changes = [e for e in result.estimates if e.name == "auroc" and (e.name, e.scope) in verdicts]
+    changes = [e for e in changes if number_format.has_interval(e)]
     if not changes:
         return ""
     real = [e for e in changes if verdicts[e.name, e.scope] in ("better", "worse") and side(e) != "open"]
@@ -263,14 +271,19 @@ def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], 
     alone = [e for e in differences if e not in real and side(e) != "open"]
     many = f"only taken alone, not as one of {count(result, 'comparisons')} comparisons: {_with_numbers(alone)}"
     many = many if alone else ""
+    known = [e for e in differences if number_format.has_interval(e)]
+    if not known:
+        valued = [e for e in differences if e.value is not None]
+        numbers = f" ({listed(map(named, valued[:SHOWN]))})" if valued else ""
+        return f"{subject}: no difference has an interval{numbers}"
     if not real:
-        near = f" ({listed(map(named, differences[:SHOWN]))})" if differences and side(differences[0]) == "open" else ""
+        near = f" ({listed(map(named, known[:SHOWN]))})" if side(known[0]) == "open" else ""
         return "; ".join(filter(None, [f"{subject}: no difference shown{near}", many]))
     directions = (("better", better), ("worse", worse))
     parts = [f"{word} in {_with_numbers(estimates)}" for word, estimates in directions if estimates]
     if not parts:
         parts = [f"another {_with_numbers(real)}"]
-    undecided = [e for e in differences if e not in [*real, *alone] and e.low is not None]
+    undecided = [e for e in differences if e in known and e not in [*real, *alone]]
     open_ = [e for e in undecided if e.better in ("lower", "higher")]
     parts += [many] if many else []
     parts += [f"no difference shown in {listed((name(e.name) for e in open_), 2)}"] if open_ else []

@@ -55,6 +55,10 @@ def _against(result: Result, main: Estimate, losses: list[str]) -> str:
     text = f"For the same weights under {losses[1]} it is {value(other)}"
     if beyond:
         return f"{text}: {beyond}, and the intervals do not overlap"
+    if not (number_format.has_interval(main) and number_format.has_interval(other)):
+        return (
+            f"{text}: {here} on these rows, without an interval beyond them" if here else f"{text}, without an interval"
+        )
     return f"{text}: {here} on these rows, no difference shown beyond them" if here else f"{text}: no difference shown"
 
 

@@ -40,6 +40,7 @@ from calibcli.scores.predictions import Floats
 EVENTS = 10.0  # effective rows behind the variance of a bin, below which its bias is not relied on
 CAUTION = 1.0  # standard errors by which the variance of a bin is lowered before its bias is relied on
 WHOLE = 0.2  # share of alpha for the plain lower bound; the rest is for that by signs
+LEAST_Z = 0.994  # the smallest z that has a sharp upper bound: that of alpha = .16, rounded down
 
 DUAL_SCALES = (0.6, 0.7, 0.8, 0.9, 1.0)
 """Values of s in √V <= V/(2s) + s/2, as shares of the largest √V. It is an equality at s = √V, and √V is between
@@ -55,20 +56,21 @@ def sharp_upper(
 
     With normal bins, d̂_b = d_b + σ_b Z_b, so that a bin adds σ_b |x_b + Z_b| to E, where x_b = |d_b| / σ_b. Let f(x)
     and v(x) be the mean and the variance of |x + Z|. Then E has the mean μ = Σ σ_b f(x_b) and the variance
-    V = Σ σ_b² v(x_b), to which one is added for rows that were not drawn. Its α quantile is at least μ - z √V: sums of
-    |x + Z| are skewed to the right, and a normal quantile on the left lies too low.
+    V = Σ σ_b² v(x_b), to which one is added for rows that were not drawn. Where z >= 1, its α quantile is at least
+    μ - z √V: sums of |x + Z| are skewed to the right, by κ, which moves the quantile by √V (z² - 1) κ / 6. Where z < 1
+    (alpha > .16) that is a move to the left. The plain bound, which needs no such quantile, is returned there.
 
     An ECE of τ is contradicted when E is below that quantile for every way to spread τ over the bins. So the bound is
     the largest τ with min {μ(d) - z √V(d) : Σ|d_b| = τ} <= E. `_quantile` bounds that minimum from below by a maximum
     of rising lines in τ, and the crossing of E with these lines is at or above the one that is sought.
 
     E is raised to `_usual_low` first, which can only raise the bound: chance may make the E of a calibrated model so
-    low that it would contradict every τ, and the bound would then be 0. (Where alpha exceeds .16, so that z < 1, this
-    may still happen. The bound keeps its level all the same.)
+    low that it would contradict every τ, and the bound would then be 0. The bound may be below E, which is too large
+    where many gaps are small.
 
     Args:
         value: E.  plain: the plain upper bound, which is returned where this one is larger, where no bin has enough
-            rows for it, and at alpha = 1/2, where z is 0.
+            rows for it, and where alpha is above .16.
         d: (B,) signed gaps d̂.
         spread: (B,) Σ w² r², the variance of d̂ about 0.
         fourth: (B,) Σ w⁴ r⁴, the sampling variance of `spread`.
@@ -76,7 +78,7 @@ def sharp_upper(
     """
     z = normal_quantile(1 - alpha)
     least = _known_deviation(d, spread, fourth, unit)
-    if z <= 0 or not least.any():
+    if z < LEAST_Z or not least.any():
         return plain
     # (plain - E)² = z² (Σ spread + the variance that stands for rows that were not drawn, in no bin in particular)
     undrawn_variance = max(((plain - value) / z) ** 2 - float(spread.sum()), 0.0)
@@ -98,7 +100,7 @@ def sharp_largest(
     """
     z = normal_quantile(1 - alpha)
     least = _known_deviation(d, spread, fourth, unit)
-    if z <= 0 or not least.any():
+    if z < LEAST_Z or not least.any():
         return limit - length
     undrawn_variance = max((length / z) ** 2 - float(spread.sum()), 0.0)
     height = _quantile(least, spread, undrawn_variance, z).at(limit)

@@ -353,7 +353,7 @@ class SmoothError(Statistic):
 
     def interval(self, level: float) -> Interval:
         view, sigma, noise = self.view, self.sigma, self.view.memoized(Noises)
-        detail = {} if sigma is not None else {"sigma": self.value}
+        detail = {} if sigma is not None else {"sigma": max(self.value, LEAST)}
         how = "cosine series" + ("" if view.n <= EXACT else f", rows spread over {CELLS} cells (error < 1e-5)")
         if view.groups is not None:
             return Interval(reason=NO_GROUPS, how=how, detail=detail)

@@ -417,10 +417,11 @@ def per_row_fields(
         if reading.ids or len(contents) == 1 or distinct(own) == len(own):  # else each file may number its rows anew
             out["ids"], names_of["ids"] = own, ids
     if reading.weights:
-        if reading.weight_kind not in ("sampling", "count"):
-            raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")
-        out["weights"] = weights(column(reading.weights, "--weights"), reading.weights, reading.weight_kind)
-        out["weight_kind"] = reading.weight_kind
+        kind = reading.weight_kind or "sampling"
+        if kind not in ("sampling", "count"):
+            raise UsageError(f"--weight-kind {kind} is unknown", "choose sampling or count")
+        out["weights"] = weights(column(reading.weights, "--weights"), reading.weights, kind)
+        out["weight_kind"] = kind
     if group := reading.group or contents[0].groups:
         groups = column(group, "--group")
         names, codes = np.unique(texts_of(groups) if groups.dtype.kind == "O" else groups, return_inverse=True)

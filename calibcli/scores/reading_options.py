@@ -56,7 +56,9 @@ class Reading:
     )
     multilabel: bool = option(False, "Multi-label targets of shape (N, L), 0 or 1; each label is a binary problem.")
     weights: str | None = option(None, "Array with sample weights.", metavar="KEY")
-    weight_kind: str = option("sampling", "Kind of weights: sampling (inverse probability) or count (frequency).")
+    weight_kind: str | None = option(
+        None, "Kind of weights: sampling (inverse probability; default) or count (frequency)."
+    )
     ids: str | None = option(None, "Array with a unique name for each row.", metavar="KEY")
     group: str | None = option(
         None, "Array with the group of each row, such as a patient; rows of one group are dependent.", metavar="KEY"

@@ -221,7 +221,8 @@ class CurvatureOperator:
             raise InputError("v requires grad, and a product has no graph", fix)
         if not bool(v.isfinite().all()):
             raise InputError("v holds numbers that are not finite", "look for NaN and inf where v is computed")
-        columns = [v] if v.ndim == 1 else [column.contiguous() for column in v.unbind(1)]
+        # a vector with strides goes another way through BLAS, which may round differently
+        columns = [column.contiguous() for column in ([v] if v.ndim == 1 else v.unbind(1))]
         problem = self._problem
         with devices.process_group(self.device), second_order(self.device, problem.model), problem.memory_errors():
             products = [product.to(self.dtype) for product in self._derivative.products(columns)]

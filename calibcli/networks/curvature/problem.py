@@ -466,7 +466,11 @@ def twin(problem: CurvatureProblem, moved: list[int]) -> CurvatureProblem:
     memo: dict[int, Any] = {id(t): nn.Parameter(w) if isinstance(t, nn.Parameter) else w for t, w in zip(floats, wide)}
     wide_problem.model, wide_problem.dtype = copied(problem.model, memo).double(), torch.float64
     chosen = dict(wide_problem.model.named_parameters())
-    wide_problem.tensors = [chosen[problem.names[i]] for i in moved]
+    wide_problem.names = [problem.names[i] for i in moved]
+    wide_problem.tensors = [chosen[name] for name in wide_problem.names]
+    wide_problem.sizes = [problem.sizes[i] for i in moved]
+    wide_problem.size = sum(wide_problem.sizes)
+    vars(wide_problem).pop("places", None)  # those of the parameters that count there
     wide_problem.scales = [problem.scales[i] for i in moved] if problem.scales else []
     for still in chosen.values():
         still.requires_grad_(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.core.errors import InputError, did_you_mean
+from calibcli.core.number_format import count_text
 from calibcli.core.options import normal, real
 from calibcli.scores.files.arrays import EncodedPictures, FileContents, Memory, read_all
 from calibcli.scores.files.roles import CLASSES, IDS, INPUTS, LABELS, PAIRS, SPLITS, TABLE_LABELS, TEXTS, TOKENS
 from calibcli.scores.files.text_tables import floats_of_text
 from calibcli.scores.predictions import Named
+
+WORDS = "UST"
+"""Kinds of dtypes that hold texts: of fixed length, of bytes, and of any length."""
 
 
 @dataclass
@@ -151,19 +156,23 @@ def to_labels(stored: DatasetArrays, source: str) -> tuple[NDArray[np.int64], li
     order of the class names, or alphabetically if there are none.
 
     Raises:
-        InputError: labels are not whole numbers, are negative, or have another shape.
+        InputError: labels are not whole numbers, are negative, are missing, or have another shape.
     """
     notes: list[str] = []
     labels, classes = stored.labels, stored.classes
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim == 2 and bool((((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)).all()):
+    words = labels.dtype.kind in WORDS
+    if labels.ndim == 2 and not words and bool((((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)).all()):
         labels = labels.argmax(1)
         notes.append("one-hot labels were converted to class numbers")
     if labels.ndim != 1:
         raise InputError(f"{source}: labels have shape {labels.shape}", "pass one class number per row")
-    if labels.dtype.kind == "O":
-        texts = [str(text).strip() for text in labels]
+    if words or labels.dtype.kind == "O":
+        texts = [_text(label).strip() for label in labels]
+        if "" in texts:
+            row, rows = texts.index(""), count_text(texts.count(""), "such row")
+            raise InputError(f"{source}: row {row} has no label ({rows})", "leave out rows without a class")
         try:
             labels = np.array([real(text) for text in texts])
         except ValueError:
@@ -182,6 +191,14 @@ def to_labels(stored: DatasetArrays, source: str) -> tuple[NDArray[np.int64], li
         problem = f"{source}: label {labels[wrong[0]]} in row {wrong[0]} is not a class number ({len(wrong)} such rows)"
         raise InputError(problem, "number the classes 0 to K-1, and leave out rows without a class")
     return numbers, classes, notes
+
+
+def _text(label: Any) -> str:
+    """Return a label as text, "" where there is none: None, or NaN among texts."""
+    if isinstance(label, bytes):
+        return label.decode("utf-8", "backslashreplace")
+    missing = label is None or (isinstance(label, float) and math.isnan(label))
+    return "" if missing else str(label)
 
 
 def _inputs(arrays: Mapping[str, Named], request: ArrayRequest) -> tuple[dict[str, Named], bool]:

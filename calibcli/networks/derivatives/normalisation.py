@@ -1,4 +1,7 @@
-"""Normalisations that are right at every order of differentiation.
+"""Normalisations that are right at every order of differentiation that they allow.
+
+`JetNorm`, whose outputs are derivatives of second order, can be differentiated once: PyTorch refuses a second time. All
+others can be differentiated any number of times.
 
 From the third order on PyTorch's own are not: the second derivatives of its batch, instance and layer norms take the
 saved mean and spread as constants, so that the gradient of a Hessian trace through them is wrong. Its group and RMS

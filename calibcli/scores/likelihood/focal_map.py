@@ -80,10 +80,10 @@ def log_phi(logits: ArrayLike, gamma: float) -> Array:
         (..., K) float64.
 
     Raises:
-        UsageError: gamma < -1, where the map is not monotone.
+        UsageError: gamma < -1, where 1 + γ s may be negative, and φ no probability.
     """
     if not gamma >= -1:
-        raise UsageError(f"gamma = {gamma:g} is below -1, where the focal map reverses classes", "pass gamma >= -1")
+        raise UsageError(f"gamma = {gamma:g} is below -1, where the focal map is no probability", "pass gamma >= -1")
     if gamma == 0:
         return log_softmax(logits)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # in branches of `where` that are not taken

@@ -30,6 +30,7 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
     norm, questions, task = source.options.lm_norm or "sum", answers.Questions(), source.stem
     plain: list[list[float]] = []
     verdicts: list[Any] = []
+    rows = iter(rows)  # one pass: below, those that are left are taken from it
     for number, row in enumerate(rows):
         here = f"row {number} of {source.name}"
         doc, metric, answer = (row.get(key) for key in ("doc", "metric", "model_response"))
