@@ -200,7 +200,7 @@ class Data:
     labels: str = ""
     kind: str = ""
     classes: tuple[str, ...] = ()
-    missing: Literal["drop"] | None = None
+    missing: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

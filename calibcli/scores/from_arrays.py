@@ -171,7 +171,7 @@ class How(TypedDict, total=False):
     choices: Sequence[str] | str | None
     unlisted: Literal["bound", "drop"] | None
     answer_token: Literal["first", "last"] | None
-    missing: Literal["drop"] | None
+    missing: str | None
     multilabel: bool
     confidence: str | None
     correct: str | None
@@ -203,9 +203,10 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
     return dataclasses.replace(rows, scores=dataclasses.replace(shared, ends=None))
 
 
-def checked(scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: How) -> Predictions:
-    """Check arrays as `of_arrays` does, for a call during which the arrays do not change."""
-    return predictions(*_as_file(scores, labels, how))
+def checked(scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: How, judged: bool = False) -> Predictions:
+    """Check arrays as `of_arrays` does, for a call during which the arrays do not change; `judged` as in `Reading`."""
+    contents, sources, reading = _as_file(scores, labels, how)
+    return predictions(contents, sources, dataclasses.replace(reading, judged=judged))
 
 
 def of_labels(scores: npt.ArrayLike, /, labels: npt.ArrayLike, **how: Unpack[How]) -> dict[str, Predictions]:

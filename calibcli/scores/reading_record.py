@@ -57,8 +57,8 @@ class ReadingRecord:
         exchanged: whether two columns were exchanged, so that the event is the second.
         repeated_rows: that equal another row.  copies: of them those that chance does not explain.
         repeats: rows that repeat a sample.  unique: columns that name every row differently.
-        unanswered: samples without an answer that no option said what to do with.
-        missing_confidences: rows without a confidence, which were left out.
+        left_out: rows that were left out, by cause: `answers`, `classes`, `labels` (`reading_options.CAUSES`),
+            `nonfinite`, `ignored` (`--ignore-label`), `unlisted` (a choice that is not listed).
         choices_vary: whether rows differ in their number of choices.
         guess_nll, guess_accuracy: then the mean of what a guess would give; else 0.
     """
@@ -87,8 +87,7 @@ class ReadingRecord:
     copies: int = 0
     repeats: Repeats | None = None
     unique: Sequence[str] = ()
-    unanswered: int = 0
-    missing_confidences: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
     choices_vary: bool = False
     guess_nll: float = 0.0
     guess_accuracy: float = 0.0
