@@ -273,7 +273,7 @@ def test_a_label_that_is_not_known_counts_for_the_others(tmp_path: Path, absent:
         for i, e in enumerate(briers):
             rows = known[:, i]
             assert e.value == pytest.approx(np.mean((P[rows, i] - truth[rows, i]) ** 2))
-        told = [note for note in found.notes if "whose label is not known" in note]
+        told = [note for note in found.notes if "have no label" in note or "has no label" in note]
         assert len(told) == 2
 
 

@@ -135,7 +135,7 @@ def _at_both_ends(
     Args:
         without: the verdict of the other `n` rows, by the `claim`.  counts: of the rows that were left out, by cause.
     """
-    gone, fix = left_out.said(counts, n + sum(counts.values())), _decide(counts)
+    gone, fix = left_out.said(counts, n), _decide(counts)
     if isinstance(cases, str):
         return rule.check("not_run", f"{gone}, and {cases}; {fix}", scope=str(where))
     low, high = [judge(case, rule.side, rule.limit) for case in cases]
@@ -182,7 +182,7 @@ def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Basel
     new, base = lookup
     left = source.predictions.left if isinstance(source, RecordedOutputs) else None
     if left is not None:
-        gone = left_out.said(left.counts, new.n + sum(left.counts.values()))
+        gone = left_out.said(left.counts, new.n)
         return rule.check("not_run", f"{gone}, and pair with no row of the baseline; {_decide(left.counts)}")
     pairing = pair(new, base)
     if isinstance(pairing, Unpaired):
@@ -400,7 +400,7 @@ class Baselines:
             self.files.append(entry)
             kept = kept_rows(result, path)
             return kept if kept is not None else f"{path} holds no rows; write it with --keep-rows"
-        predictions = read_scores(path, {**self.reading, "weights": None, "group": None})
+        predictions = read_scores(path, {**self.reading, "weights": None, "group": None, "judged": True})
         self.files += recorded_outputs.provenance(predictions)
         return baseline.rows(predictions, columns(predictions, class_bins=()))
 

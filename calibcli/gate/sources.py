@@ -391,6 +391,8 @@ class Results:
     @property
     def refusal(self) -> str:
         """Say why no rule can be judged on these numbers, or ""."""
+        if (left := self.result.facts.get("left_out")) and isinstance(left, str):
+            return f"{printable(left, 200)}: pass the scores, or measure them with --missing drop"
         repeated = self.result.facts.get("repeated")
         if not isinstance(repeated, str) or not repeated:
             return ""

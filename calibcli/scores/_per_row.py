@@ -95,9 +95,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if ignored is not None:
         dropped = np.concatenate([block == ignored for _, block in blocks(codes)])
         total = int(dropped.sum())
-        if total or not reading.multilabel:
-            what = "whose label is not known" if reading.multilabel else f"with label {ignore_label}"
-            notes.append(f"{count_text(total, 'row')} {what} dropped")
+        notes.append(f"{count_text(total, 'row')} with label {ignore_label} dropped")
         dropped = dropped if total else None
     all_codes = read_all(codes) if n <= HELD else FileColumn(codes)
     return LabelCodes(all_codes, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))

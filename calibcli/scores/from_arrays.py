@@ -95,7 +95,9 @@ def split(
         if absent.all():
             raise InputError(f"no row says whether it has the label '{name}'", "leave that label out")
         if absent.any():  # of this label, not of the whole row
-            alone = dataclasses.replace(alone, ignore_label=UNKNOWN, multilabel=True)
+            known = np.where(absent, np.nan, read_all(one.arrays[label_name]))
+            one = dataclasses.replace(one, arrays={**one.arrays, label_name: Memory(known)})
+            alone = dataclasses.replace(alone, multilabel=True)
         out[name] = predictions([one], sources, alone, progress)
     return out
 
@@ -319,6 +321,7 @@ def of_confidence(
     correct: npt.ArrayLike,
     *,
     scale: Literal["1", "10", "100", "percent"] | None = None,
+    missing: str | None = None,
     weights: npt.ArrayLike | None = None,
     weight_kind: str = "sampling",
     ids: npt.ArrayLike | None = None,
@@ -339,6 +342,7 @@ def of_confidence(
         confidence: (N,) float, probability of the prediction, NaN where it is not known (left out, and said).
         correct: (N,) 1 or 0, true or false, yes or no.
         scale: what a confidence is out of.
+        missing: what becomes of rows without one, or without a verdict: `drop`, `wrong`, `refuse`, or by cause.
         weights, weight_kind, ids, group, by: as in `from_arrays`.
 
     Raises:
@@ -349,7 +353,7 @@ def of_confidence(
     arrays = {"correct": as_array(correct, "correct")}
     refuse_swapped(confidence, arrays["correct"], "from_confidence(confidence, correct)")
     arrays = {"confidence": as_array(confidence, "confidence"), **arrays}
-    named = {"confidence": "confidence", "correct": "correct", "confidence_scale": scale}
+    named = {"confidence": "confidence", "correct": "correct", "confidence_scale": scale, "missing": missing}
     return predictions(*_contents(arrays, {**named, **rows}))
 
 

@@ -22,8 +22,9 @@ WORDS = {
 }
 
 
-def said(counts: Mapping[str, int], n: int) -> str:
-    """Say how many of `n` rows were left out and why: `138 of 500 samples have no answer`."""
+def said(counts: Mapping[str, int], others: int) -> str:
+    """Say how many rows were left out beside `others`, and why: `138 of 500 samples have no answer`."""
+    n = others + sum(counts.values())
     return " and ".join(
         f"{count:,} of {n:,} {'samples' if cause == 'answers' else 'rows'} {WORDS[cause][count > 1]}"
         for cause, count in counts.items()
@@ -53,14 +54,18 @@ def decided(
     counts = dataclasses.replace(lost, causes=causes).counts
     if not counts:
         return read
-    total, notes = read.n + sum(counts.values()), [*read.notes]
-    fates = {cause: reading.fate(cause) for cause in counts}
+    notes = [*read.notes]
+    fates, total = {cause: reading.fate(cause) for cause in counts}, read.n + sum(counts.values())
     for cause, fate in fates.items():
         if fate == "refuse":
-            raise InputError(f"{said({cause: counts[cause]}, total)} in {read.source}", options({cause: 1}))
+            raise InputError(
+                f"{said({cause: counts[cause]}, total - counts[cause])} in {read.source}", options({cause: 1})
+            )
         if fate == "wrong" or cause != "answers":  # the reader of the file says what it left out
             becomes = "counted as wrong" if fate == "wrong" else "left out"
-            notes.append(f"{said({cause: counts[cause]}, total)}: {becomes}")
+            notes.append(f"{said({cause: counts[cause]}, total - counts[cause])}: {becomes}")
+        if (cause, fate) == ("answers", "wrong"):
+            notes = [note.removesuffix(": left out") for note in notes[:-1]] + notes[-1:]
     undecided = np.array([fates[cause] == "" for cause in causes.tolist()], bool)
     open_rows = aside.take(undecided) if aside is not None and undecided.any() else None
     wrong = [aside.take(causes == "classes")] if aside is not None and fates.get("classes") == "wrong" else []
