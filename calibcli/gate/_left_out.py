@@ -26,7 +26,8 @@ def unlimited(choice: Choice[MetricTraits], sample: Sample, left: LeftOut) -> st
         return f"{choice.name} of so many rows cannot be counted with and without them"
     if left.lost and columns.weights is not None and left.weights is None:
         return "their weights are not known"
-    if columns.weights is None and rows is not None and rows.weights is not None and np.ptp(rows.weights):
+    weights = [one for one in (left.weights, None if rows is None else rows.weights) if one is not None and len(one)]
+    if columns.weights is None and any(np.ptp(one) for one in weights):  # those of the others are equal
         return "their weights differ from those of the others"
     if left.lost and columns.groups is not None and left.groups is None:
         return "their groups are not known"
