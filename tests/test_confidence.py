@@ -184,7 +184,7 @@ def test_rows_without_a_confidence_are_counted_and_told(folder: Path) -> None:
     read = calibcli.read("a.csv", by=["site"])
     assert read.labels.tolist() == [1, 0]
     assert read.slices["site"].tolist() == ["r0", "r3"]
-    assert read.record.missing_confidences == 2
+    assert read.record.left_out == {"answers": 2}
     assert any("2 of 4 rows hold no confidence and are left out: 50.0% of them" in note for note in read.notes)
 
 

@@ -176,7 +176,7 @@ ARRAYS: dict[str, tuple[dict[str, np.ndarray], list[str], str]] = {
     "soft targets": ({"labels": np.full((6, 3), 1 / 3)}, [], "row 0 is not one-hot"),
     "numbers of classes": ({"labels": np.full((6, 3), 2)}, [], "neither one-hot nor 0/1"),
     "several classes": ({"labels": np.ones((6, 3), int)}, [], "add --multilabel"),
-    "NaN": ({"labels": np.where(THREE == 2, np.nan, THREE)}, [], "row 2 ('labels') is NaN"),
+    "NaN": ({"labels": np.where(THREE == 2, np.nan, THREE)}, [], "2 rows have no label ('labels' is NaN in row 2)"),
     "halves": ({"labels": THREE + 0.5}, [], "row 0 has 0.5"),
     "no weight": ({"w": np.zeros(6)}, ["--weights", "w"], "weights 'w' are all 0"),
     "a weight below 0": ({"w": -np.ones(6)}, ["--weights", "w"], "weight -1 in row 0"),

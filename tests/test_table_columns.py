@@ -273,7 +273,7 @@ def test_a_label_that_is_not_known_counts_for_the_others(tmp_path: Path, absent:
         for i, e in enumerate(briers):
             rows = known[:, i]
             assert e.value == pytest.approx(np.mean((P[rows, i] - truth[rows, i]) ** 2))
-        told = [note for note in found.notes if "whose label is not known" in note]
+        told = [note for note in found.notes if "have no label" in note or "has no label" in note]
         assert len(told) == 2
 
 
@@ -347,8 +347,8 @@ def test_labels_in_scientific_notation_are_whole_numbers(tmp_path: Path, form: s
 def test_what_stands_in_the_way_has_a_way_out(tmp_path: Path) -> None:
     labels = np.where(np.arange(N) % 30 == 0, "wolf", ANIMALS)
     unknown = refused(table(tmp_path / "a.csv", "label,prob_cat,prob_dog,prob_fox", labels, *P.T))
-    assert "'wolf' ('label') is not one of the 3 classes (10 rows)" in unknown.problem
-    assert "leave these rows out" in unknown.fix
+    assert "'wolf' ('label') is not one of the 3 classes (10 rows, first row 0)" in unknown.problem
+    assert "--missing drop" in unknown.fix or "missing='drop'" in unknown.fix
     path = table(tmp_path / "b.csv", "prob,label,age", Q, TWO, RNG.integers(40, 80, N))
     with pytest.raises(InputError, match="no such array") as found:
         calibcli.measure(path, by=["age>=60"])

@@ -104,7 +104,7 @@ def given(
         return read(path, progress=progress, need_labels=need_labels, hashed=hashed, labels=labels, **how)
     if labels is None and need_labels:
         raise TypeError(f"labels are missing: {name}(scores, labels)")
-    return checked(cast(npt.ArrayLike, scores), labels, how)
+    return checked(cast(npt.ArrayLike, scores), labels, how, judged=name == "check")
 
 
 def of_each_label(

@@ -320,7 +320,8 @@ def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]
     Raises:
         UsageError: a method or option is unknown.
     """
-    every = applicable(predictions.top_only)
+    predictions.refuse_outcomes("a fit")
+    every = applicable(bool(predictions.top_only))
     usual = ("platt" if predictions.top_only else "temperature",)
     asked = (every if method.strip().lower() == "all" else [method] for method in methods or usual)
     return [*dict.fromkeys(SCALERS.choose(spec).spec for specs in asked for spec in specs)]

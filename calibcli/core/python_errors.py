@@ -24,7 +24,19 @@ NAMES = {
     "confidence-scale": "scale",
 }  # options whose keyword has another name
 VALUE = re.compile(r"-?\d[\w.,]*|[A-Z][A-Z_|,.]*|'[^']*'|\"[^\"]*\"|\S+[=/:#_]\S*\w|\w+(?:,\w+)+")
-CHOICES = {"logits", "probabilities", "log_probabilities", "cpu", "cuda", "float32", "float64", "count", "sampling"}
+CHOICES = {
+    "logits",
+    "probabilities",
+    "log_probabilities",
+    "cpu",
+    "cuda",
+    "float32",
+    "float64",
+    "count",
+    "sampling",
+    "drop",
+    "wrong",
+}
 LIMITS = ("max", "min", "margin")
 NAMED = ("to", "event", "confidence")  # options that are always followed by a value, never by prose
 

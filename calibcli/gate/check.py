@@ -30,7 +30,7 @@ from calibcli.gate.sources import BY_CLASS, RecordedOutputs, Results, Source, ec
 from calibcli.metrics.intervals import BOUNDLESS, average
 from calibcli.metrics.paired import MeanDifference
 from calibcli.metrics.registry import traits
-from calibcli.scores import array_names, recorded_outputs
+from calibcli.scores import array_names, left_out, recorded_outputs
 from calibcli.scores.columns import columns
 from calibcli.scores.files.source import Source as InputFile
 from calibcli.scores.other_files import is_result
@@ -105,12 +105,61 @@ def _within_limit(rule: LimitRule, alpha: float, source: Source) -> list[Check]:
     checks = [rule.check("not_run", "this slice is missing", scope=f"{gate.by}={value}") for value in missing]
     sizes = {name: source.rows(part, gate) for name, part in parts.items()}
     family = sum(n is None or n >= gate.min_n for n in sizes.values())
+    rows = source if isinstance(source, RecordedOutputs) and source.predictions.left is not None else None
+    gone = [] if rows is None else rows.left_alone(gate)
+    checks += [rule.check("not_run", "every row of it was left out", scope=f"{gate.by}={name}") for name in gone]
     for name in extensions.with_progress([*parts], lambda name: f"{gate.metric} {name}"):
         part, n = parts[name], sizes[name]
         few = f"{count_text(n, 'row')}, fewer than min_n = {gate.min_n}" if n is not None and n < gate.min_n else ""
         claim = few or source.claim(rule, part, alpha, family)
-        checks.append(_judged(rule, claim, source.where(gate, name, part)))
+        one = _judged(rule, claim, where := source.where(gate, name, part))
+        left = None if rows is None else rows.left(gate, name)
+        if rows is not None and left is not None and left.counts and one.outcome != "not_run":
+            cases = rows.cases(rule, part, left, alpha, family)
+            one = _at_both_ends(rule, one, claim, cases, where, left.counts, part.n)
+        checks.append(one)
     return checks
+
+
+def _at_both_ends(
+    rule: LimitRule,
+    without: Check,
+    claim: SupportedClaim | str,
+    cases: Sequence[SupportedClaim] | str,
+    where: Scope,
+    counts: Mapping[str, int],
+    n: int,
+) -> Check:
+    """Return a verdict that holds at the smallest and at the largest value of a number that left out rows allow; else
+    NOT RUN.
+
+    Args:
+        without: the verdict of the other `n` rows, by the `claim`.  counts: of the rows that were left out, by cause.
+    """
+    gone, fix = left_out.said(counts, n), _decide(counts)
+    if isinstance(cases, str):
+        return rule.check("not_run", f"{gone}, and {cases}; {fix}", scope=str(where))
+    low, high = [judge(case, rule.side, rule.limit) for case in cases]
+    span = [case.estimate.value or 0.0 for case in cases]
+    opposite = low.outcome == "fail" and span[0] < 0 < span[1]  # beyond either side of 0: it may be 0
+    ends = [number(value) for value in span]
+    if low.outcome == high.outcome != "not_run" and not opposite:
+        supported = claim if without.outcome == low.outcome else cases[rule.side == "max"]
+        stands = f"{gone}, which cannot change that ({ends[0]} to {ends[1]} with them)"
+        return _judged(rule, supported, where, stands)
+    value = number(without.estimate.value or 0.0) if without.estimate is not None else "none"
+    with_them = f"{ends[0]} to {ends[1]} with them"
+    if rule.gate.name == "accuracy":
+        wrong = low.outcome != without.outcome
+        with_them = f"{ends[not wrong]} if all of them were {'wrong' if wrong else 'right'}"
+    why = f"{gone} and decide it: {rule.gate.metric} {value} without them, {with_them}"
+    return rule.check("not_run", f"{why}; {fix}", scope=str(where))
+
+
+def _decide(counts: Mapping[str, int]) -> str:
+    """Say what would decide about rows that were left out."""
+    first = {"answers": "run them again", "labels": "give them labels", "classes": "save scores of that class"}
+    return f"{first[next(iter(counts))]}, or {left_out.options(counts)}"
 
 
 def _judged(rule: LimitRule, claim: SupportedClaim | str, where: Scope, *messages: str) -> Check:
@@ -132,6 +181,10 @@ def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Basel
     if isinstance(lookup, str):
         return rule.check("not_run", lookup, gate.missing == "warn" and isinstance(lookup, Missing))
     new, base = lookup
+    left = source.predictions.left if isinstance(source, RecordedOutputs) else None
+    if left is not None:
+        gone = left_out.said(left.counts, new.n)
+        return rule.check("not_run", f"{gone}, and pair with no row of the baseline; {_decide(left.counts)}")
     pairing = pair(new, base)
     if isinstance(pairing, Unpaired):
         return rule.check("not_run", str(pairing))
@@ -256,7 +309,7 @@ def open_source(scores: Any, config: Config, reading: Mapping[str, Any], own: Ma
         return Results(result, config.eval, files=[entry], config=config)
     paths = scores if isinstance(scores, list) else config.eval
     columns = [*config.slices, *columns_wanted(config)]
-    return RecordedOutputs(read_scores(paths, reading, columns, config, own), config)
+    return RecordedOutputs(read_scores(paths, {**reading, "judged": True}, columns, config, own), config)
 
 
 def columns_wanted(config: Config) -> list[str]:
@@ -406,7 +459,7 @@ class Baselines:
             if kept is None:
                 return f"{path} holds no rows; write it with --keep-rows"
             return self._read_otherwise(result, path) or kept
-        predictions = read_scores(path, {**self.reading, "weights": None, "group": None})
+        predictions = read_scores(path, {**self.reading, "weights": None, "group": None, "judged": True})
         self.files += recorded_outputs.provenance(predictions)
         return baseline.rows(predictions, columns(predictions, class_bins=()))
 

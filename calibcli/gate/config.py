@@ -216,7 +216,7 @@ class Data:
     lm_norm: str = ""
     unlisted: str = ""
     answer_token: str = ""
-    missing: Literal["drop"] | None = None
+    missing: str = ""
     left_out: Mapping[str, float] | None = None
 
 

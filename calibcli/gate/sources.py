@@ -19,18 +19,20 @@ from calibcli.core.registries import Choice, alike
 from calibcli.core.result import Estimate, Result
 from calibcli.core.scope import CHANGE, MEANS, Scope
 from calibcli.gate import pins
+from calibcli.gate._left_out import error_bounds, means, unlimited
 from calibcli.gate.config import FORMS, Condition, Config, Gate, parsed, rows_of
 from calibcli.gate.judging import LimitRule, SupportedClaim, at_level, claim
 from calibcli.gate.plan import EcePopulation, to_decide
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.binned_bounds import Bounds, table_bounds
 from calibcli.metrics.diagrams import reliability
+from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.registry import MetricTraits, names_read, reads_scores, traits
 from calibcli.metrics.report import class_names
 from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import Columns, GatheredParts, columns, rows_by
 from calibcli.scores.histogram import NAMES, ColumnName
-from calibcli.scores.predictions import Ints, Predictions
+from calibcli.scores.predictions import Ints, LeftOut, Predictions
 from calibcli.scores.reading_record import described
 
 # Gates on recorded outputs: their metrics are computed here, with the bounds that PASS and FAIL need.
@@ -88,6 +90,8 @@ class RecordedOutputs:
 
     def diagram(self) -> list[Plot]:
         """Draw the reliability of the event of two classes, or of the top label, in the bins of the gates."""
+        if self.predictions.top_only == "outcomes":
+            return []
         view = Sample.of(self.whole.columns, None, self.config.seed).view()
         bins = view.width_bins(self.config.bins, self.config.edges)
         return reliability(view, bins, event=self.predictions.event)
@@ -99,8 +103,7 @@ class RecordedOutputs:
 
     @property
     def refusal(self) -> str:
-        """Say why no rule can be judged on these rows, or "": samples without an answer are no rows, so that a rule
-        would be judged as if they had never been asked; and samples that come twice make every bound too narrow.
+        """Say why no rule can be judged on these rows, or "": samples that come twice make every bound too narrow.
 
         Counts as weights, and groups, say which rows belong together, so that the bounds allow for it.
         """
@@ -108,11 +111,6 @@ class RecordedOutputs:
         read = recorded_reading(self)
         if read is not None and (other := otherwise(self.config, read)):
             return other
-        if unanswered := p.record.unanswered:
-            return (
-                f"{unanswered:,} of {p.n + unanswered:,} samples have no answer and are left out, though they may be "
-                "wrong: run them again, or let the others decide alone with --missing drop"
-            )
         repeats = p.record.repeats
         copies = p.record.copies if p.groups is None and p.weight_kind != "count" else 0
         fix = "leave them out, or name what they share with --group" if repeats is None else repeats.fix
@@ -185,6 +183,55 @@ class RecordedOutputs:
             name: Part(self.whole.columns, partial(gathered.take, i), seed, rows)
             for i, (name, rows) in enumerate(rows_by_name.items())
         }
+
+    @cached_property
+    def _beside(self) -> RecordedOutputs | None:
+        """The rows with scores that were left out."""
+        left = self.predictions.left
+        return None if left is None or left.rows is None else RecordedOutputs(left.rows, self.config)
+
+    def left(self, gate: Gate, name: str) -> LeftOut | None:
+        """Return what was left out of a part, and what may belong to it."""
+        left = self.predictions.left
+        if left is None or not gate.by:
+            return left
+        rows, causes, inside = None, left.causes[:0], np.ones(left.lost, bool)
+        parts = {} if self._beside is None else self._beside.slices(gate)
+        if left.rows is not None and not isinstance(parts, str) and name in parts:
+            index = np.asarray(parts[name].index)
+            rows, causes = left.rows.take(index), left.causes[index]
+        if gate.by in left.slices:
+            inside = np.asarray(left.slices[gate.by]).astype(str, copy=False) == name
+        elif (conditions := parsed(gate.by)) and not isinstance(chosen := rows_of(conditions, left.slices), str):
+            inside = chosen
+        weights = None if left.weights is None else left.weights[inside]
+        groups = None if left.groups is None else left.groups[inside]
+        return LeftOut(rows=rows, causes=causes, lost=int(inside.sum()), weights=weights, groups=groups)
+
+    def left_alone(self, gate: Gate) -> list[str]:
+        """Return the slices of which every row was left out."""
+        left, known = self.predictions.left, self.slices(gate)
+        others = {} if self._beside is None else self._beside.slices(gate)
+        named = {*others} | {str(name) for name in (left.slices.get(gate.by, ()) if left is not None else ())}
+        return sorted(named - {*known}) if gate.by and not isinstance(known, str) else []
+
+    def cases(
+        self, rule: LimitRule, part: Part, left: LeftOut, alpha: float, family: int
+    ) -> list[SupportedClaim] | str:
+        """Return the claims of a part with what was left out at its smallest and its largest; or why not."""
+        choice = self.judged(rule.gate)
+        with closing(part):
+            sample = part.sample(choice)
+            if reason := unlimited(choice, sample, left):
+                return reason
+            if not choice.traits.table_bounds:
+                error = rule.error(alpha, family)
+                return [_mean_claim(choice, mean, alpha, error) for mean in means(choice, sample, left)]
+            found = error_bounds(choice, sample, left, alpha=alpha, family=family, method=self.config.bounds)
+            return [
+                SupportedClaim(estimate=ece_estimate(b, choice.spec), low=b.lower, high=b.upper, error=alpha / family)
+                for b in found
+            ]
 
     def unjudged(self) -> list[str]:
         """Say which rows are in none of the rules on conditions, as they have no value, or lie between the rules."""
@@ -269,6 +316,15 @@ class RecordedOutputs:
         """Return the ECE of a part with its bounds."""
         ece = choice(part.sample(choice))
         return table_bounds(ece.view, ece.table, alpha=alpha, family=family, method=self.config.bounds)
+
+
+def _mean_claim(choice: Choice[MetricTraits], mean: MeanOf, alpha: float, error: float) -> SupportedClaim:
+    def at(tail: float) -> Estimate:
+        fields = vars(mean.interval(1 - 2 * tail)) | {"n": mean.rows.n}
+        has = choice.traits
+        return Estimate(name=choice.spec, value=mean.value, unit=has.unit, better=has.better, **fields)
+
+    return claim(at(alpha), alpha, at(error), error)
 
 
 NEVER = 10**12
@@ -363,6 +419,8 @@ class Results:
         read = recorded_reading(self)
         if read is not None and (other := otherwise(self.config, read)):
             return other
+        if (left := self.result.facts.get("left_out")) and isinstance(left, str):
+            return f"{printable(left, 200)}: pass the scores, or measure them with --missing drop"
         repeated = self.result.facts.get("repeated")
         if not isinstance(repeated, str) or not repeated:
             return ""

@@ -94,9 +94,11 @@ def _advice(check: Check) -> str:
 
 @sentence
 def init(result: Result) -> str:
-    rules = [f"{row[0]} {'<=' if row[1] == 'max' else '>='} {row[2]}" for row in result.tables[0].rows]
+    proposed = next((table for table in result.tables if table.name == "rules"), None)
+    rows = [] if proposed is None else proposed.rows
+    rules = [f"{row[0]} {'<=' if row[1] == 'max' else '>='} {row[2]}" for row in rows if len(row) > 2]
     written = result.artefacts.get("configuration", "calib.toml")
-    kept = result.tables[0].title.endswith("not written")
+    kept = proposed is not None and proposed.title.endswith("not written")
     text = f"{written} pins how the file was read" + ("; its rules are as they were" if kept else "")
     return sentences(text if kept or not rules else f"{text}, and has rules at today's bounds: {', '.join(rules)}")
 

@@ -53,7 +53,7 @@ class SharedSettings:
         labels = rows.record.label_values
         classes = None if rows.classes is None else [str(name) for name in rows.classes]
         values = None if labels is None else [str(value) for value in labels]
-        return cls(k=rows.k, kind=rows.kind, top_only=rows.top_only, classes=classes, label_values=values)
+        return cls(k=rows.k, kind=rows.kind, top_only=bool(rows.top_only), classes=classes, label_values=values)
 
     def refuse_other(self, other: SharedSettings, name: str) -> None:
         """Refuse rows with other settings.
@@ -194,7 +194,7 @@ class MetricState:
         """
         _refuse_unmergeable(rows)
         problem = SharedSettings.of(rows)
-        part = MetricState(self.class_bins, rows.n, problem=problem, cells=HistogramCells(rows.k, rows.top_only))
+        part = MetricState(self.class_bins, rows.n, problem=problem, cells=HistogramCells(rows.k, bool(rows.top_only)))
         ids = None if rows.ids is None else repeated_rows.of_ids(np.asarray(rows.ids))
         fingerprint = _Fingerprint(part.cells, None if sure_ids else ids)  # type: ignore[arg-type]
         classes = into_cells(rows, fingerprint, self.class_bins, threads, progress)

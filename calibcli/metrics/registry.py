@@ -26,7 +26,7 @@ from calibcli.core.statistics import effective_rows, one_thread
 from calibcli.metrics.reliability import BinaryOutcomes, Memoized
 from calibcli.scores.columns import ClassBins, Columns, columns
 from calibcli.scores.histogram import CONFIDENCE, NAMES, ColumnName
-from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
+from calibcli.scores.predictions import OUTCOMES, Floats, Ints, Predictions, Progress, TopOnly
 
 # The registry, the sets of metrics that have names, and the ranges of their values.
 
@@ -281,7 +281,7 @@ class Sample(Memoized):
         return self.positive if of == "positive" or (of == "auto" and self.columns.k == 2) else self.top
 
 
-def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice[MetricTraits]]:
+def choose(specs: Iterable[str], k: int, top_only: TopOnly = False) -> list[Choice[MetricTraits]]:
     """Resolve specs to choices, each once.
 
     `all` stands for the whole registry, `default` for the default set and `few` for what a screen shows of it. Each
@@ -303,6 +303,8 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice[
         names = [*METRICS.entries] if group == "all" else sets.get(group)  # `entries` imports every metric
         for wanted in [spec] if names is None else known(names, top_only, k):
             choice = _resolved(METRICS.choose(wanted), k)
+            if top_only == "outcomes" and choice.traits.reads:
+                raise UsageError(f"{choice.name} {OUTCOMES[0]}", OUTCOMES[1])
             if top_only and _of_every_class(choice.name):
                 problem = f"{choice.name} needs the probabilities of every class, not the confidence alone"
                 fix = f"use {choice.traits.of_top or 'ece'}, or save the scores of every class"
@@ -311,13 +313,14 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice[
     return list(chosen.values())
 
 
-def known(names: Iterable[str], top_only: bool, k: int = 2) -> list[str]:
+def known(names: Iterable[str], top_only: TopOnly, k: int = 2) -> list[str]:
     """Leave out metrics that cannot be measured; of confidences alone, replace them where another stands for them."""
     here = [name for name in names if k == 2 or not traits(name).two_classes]
     if not top_only:
         return here
     replaced = (name if name in SETS else traits(name).of_top or name for name in here)
-    return list(dict.fromkeys(name for name in replaced if name in SETS or not _of_every_class(name)))
+    names = list(dict.fromkeys(name for name in replaced if name in SETS or not _of_every_class(name)))
+    return [name for name in names if name in SETS or not traits(name).reads] if top_only == "outcomes" else names
 
 
 NO_TRAITS = MetricTraits(values=ANY)

@@ -30,6 +30,7 @@ from calibcli.metrics.intervals import WeightedMean, share_bounds
 from calibcli.metrics.means import brier_parts
 from calibcli.metrics.registry import METRICS, MetricTraits, Sample, names_read, needed_class_bins, reads_scores, traits
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
+from calibcli.scores import left_out
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, GatheredParts, columns, columns_by, rows_by
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Ints, Predictions, Progress
@@ -307,7 +308,7 @@ def of_columns(
     if any(choice.traits.parts for choice in choices):
         tables.append(brier_parts(sample, shown, predictions.event))
     edges, plots = options.edges or "right", list[Plot]()
-    if options.diagram or options.specs is None:
+    if (options.diagram or options.specs is None) and predictions.top_only != "outcomes":
         event = "" if predictions.top_only else predictions.event
         curve = options.curve if options.diagram else "bars"
         view = sample.view()
@@ -477,7 +478,9 @@ def _slices(
             problem = f"'{column}' has {len(parts)} values, more than {MOST_SLICES}"
             raise UsageError(problem, "slice by a coarser column")
         rows: list[list[Cell]] = []
-        largest = sorted(parts, key=lambda name: -len(parts[name]))[: MOST_SLICE_PANELS if options.diagram else 0]
+        largest = sorted(parts, key=lambda name: -len(parts[name]))[
+            : MOST_SLICE_PANELS if options.diagram and measured.top_only != "outcomes" else 0
+        ]
         title = f"Reliability by {column}" + (f" (the {len(largest)} largest)" if len(parts) > len(largest) else "")
         samples = _samples(predictions, measured, [*parts.values()], choices, options)
         for name, sample in zip(extensions.with_progress([*parts]), samples, strict=True):
@@ -532,6 +535,8 @@ def _facts(predictions: Predictions, sample: Sample, options: ReportOptions) -> 
         facts |= {"weights": predictions.weight_kind, "n_eff": sample.top.effective}
     if predictions.groups is not None:
         facts["groups"] = len(np.unique(predictions.groups))
+    if predictions.left is not None:
+        facts["left_out"] = left_out.said(predictions.left.counts, predictions.n)
     copies = predictions.record.copies
     if copies and predictions.groups is None and predictions.weight_kind != "count":
         facts["repeated"] = (

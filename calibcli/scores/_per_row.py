@@ -40,8 +40,10 @@ from calibcli.scores.reading_options import Reading
 HELD = 20_000_000  # labels; more of them stay in the file
 OBSERVED = "pass the class that was observed, one integer per row"
 NO_LABEL = {"", "nan", "<na>", "nat"}
+LEAVE_OUT = "--missing drop leaves such rows out, as they are neither right nor wrong; or give every row a label"
+UNKNOWN = "--missing drop leaves such rows out, --missing wrong counts them as wrong"
 MOST_NAMED = 12  # classes up to which an error lists all of them
-ABSENT = {*MISSING, *NO_LABEL}  # of texts that are no class; `none` and `na` may be classes
+ABSENT = {*MISSING, *NO_LABEL, "?"}  # of texts that are no class; `none` and `na` may be classes
 WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
 
 
@@ -93,12 +95,70 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if ignored is not None:
         dropped = np.concatenate([block == ignored for _, block in blocks(codes)])
         total = int(dropped.sum())
-        if total or not reading.multilabel:
-            what = "whose label is not known" if reading.multilabel else f"with label {ignore_label}"
-            notes.append(f"{count_text(total, 'row')} {what} dropped")
+        notes.append(f"{count_text(total, 'row')} with label {ignore_label} dropped")
         dropped = dropped if total else None
     all_codes = read_all(codes) if n <= HELD else FileColumn(codes)
     return LabelCodes(all_codes, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))
+
+
+def without_class(labels: Named, scores: Named, classes: Sequence[str] | None, reading: Reading) -> dict[str, Ints]:
+    """Return the rows without a label (`labels`), and those of a class that the model does not know (`classes`).
+
+    What may be a mistake in all rows is left to `read_labels`: negative labels, numbers from 1 to K, names where the
+    classes have none.
+    """
+    (n, width), base = scores.shape, reading.label_base or 0
+    if labels.dtype.kind == "b" or labels.shape not in ((n,), (n, 1)):
+        return {}
+    own = [int(float(name)) for name in classes] if classes and all(map(WHOLE.match, classes)) else []
+    numbers = np.array(own or range(base, base + max(width, 2)))
+    if labels.dtype.kind in "iuf":
+        odd, low, high = _odd_numbers(labels, numbers, width > 1 or bool(own), reading.ignore_label)
+    else:
+        odd, low, high = _odd_texts(labels, numbers, classes or (), width > 1, reading.ignore_label)
+    if (low, high) == (1, max(width, 2)) and reading.label_base is None and not own:
+        odd.pop("classes", None)
+    return {cause: rows for cause, rows in odd.items() if len(rows)}
+
+
+def _odd_numbers(
+    labels: Named, numbers: Ints, beyond: bool, ignored: int | None
+) -> tuple[dict[str, Ints], float, float]:
+    """Return the rows of each cause, and the smallest and the largest label; `beyond`: others may be of a class."""
+    absent, unknown, low, high = [], [], np.inf, -np.inf
+    for start, stored in blocks(labels):
+        block = stored.reshape(-1)
+        nan = np.isnan(block) if block.dtype.kind == "f" else np.zeros(len(block), bool)
+        if len(known := block[~nan]):
+            low, high = min(low, float(known.min())), max(high, float(known.max()))
+        odd = ~nan & (block >= 0) & ~np.isin(block, numbers) & (np.floor(block) == block) if beyond else ~nan & nan
+        absent.append(np.flatnonzero(nan) + start)
+        unknown.append(np.flatnonzero(odd & (block != ignored) if ignored is not None else odd) + start)
+    return {"labels": np.concatenate(absent), "classes": np.concatenate(unknown)}, low, high
+
+
+def _odd_texts(
+    labels: Named, numbers: Ints, classes: Sequence[str], several: bool, ignored: int | None
+) -> tuple[dict[str, Ints], float, float]:
+    """Return the same of texts: names of `classes`, or `numbers`, of which `several` columns may not have all."""
+    texts = {text for _, block in blocks(labels) for text in set(_texts(block.reshape(-1)))}
+    names = {spelled for name in classes for spelled in (name, _plain(name))}
+    odd = {text for text in texts if text not in names and _plain(text) not in names}
+    absent = {text for text in odd if text.strip().lower() in ABSENT}
+    unknown, whole = odd - absent, {text: float(text) for text in odd if is_whole(text)}
+    if len(odd) == len(texts) and not whole:  # names, and the classes have none: `none` and `na` may be two of them
+        plain = {text for text in absent if text.strip().lower() in NO_LABEL}
+        absent, unknown = absent if len(texts - plain) > len(numbers) else plain, set()
+    elif len(odd) == len(texts):
+        beyond = {text for text, value in whole.items() if value >= 0 and value not in numbers and several}
+        unknown = {text for text in unknown if not is_number(text)} | beyond
+    unknown -= {text for text, value in whole.items() if value == ignored}
+    cause = {**dict.fromkeys(absent, 1), **dict.fromkeys(unknown, 2)}
+    if not cause:
+        return {}, 0, 0
+    each = np.concatenate([[cause.get(text, 0) for text in _texts(block.reshape(-1))] for _, block in blocks(labels)])
+    rows = {"labels": np.flatnonzero(each == 1), "classes": np.flatnonzero(each == 2)}
+    return rows, min(whole.values(), default=0), max(whole.values(), default=0)
 
 
 def as_names(labels: Named | None, name: str, classes: Sequence[str] | None) -> Named | None:
@@ -132,8 +192,8 @@ def _refuse_outside(seen: _LabelRange, name: str, k: int, columns: int, base: in
     if seen.beyond:
         raise InputError(
             f"label {seen.beyond[1] + base} in row {seen.beyond[0]} ('{name}') is outside {base}..{k - 1 + base}, "
-            f"as there are {k} score columns",
-            "do the scores and labels belong together? if the first class is called 1: --label-base 1",
+            f"as there are {k} score columns ({count_text(seen.above, 'row')})",
+            f"do the scores and labels belong together? if the first class is called 1: --label-base 1; {UNKNOWN}",
         )
 
 
@@ -195,10 +255,13 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
     refuse_missing(labels, name, strange)
     odd = strange[0]
     if classes:
-        near, rows = nearest(odd, classes), sum(_texts(block).count(odd) for _, block in blocks(labels))
-        fix = f"did you mean {near!r}?" if near else "save a score for that class too, or leave these rows out; "
-        fix += "" if near else "if a column is of that class, give --classes every name, in the order of the columns"
-        problem = f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes ({count_text(rows, 'row')})"
+        cells, near = [text for _, block in blocks(labels) for text in _texts(block)], nearest(odd, classes)
+        fix = f"did you mean {near!r}? Else " if near else ""
+        fix += f"{UNKNOWN}; if a column is of that class, give --classes every name, in the order of the columns"
+        others = sum(text in strange for text in cells) - cells.count(odd)
+        problem = f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes"
+        problem += f" ({count_text(cells.count(odd), 'row')}, first row {cells.index(odd)}"
+        problem += f"; {count_text(others, 'row')} of others)" if others else ")"
         raise InputError(problem, fix)
     if all(is_number(t) for t in texts):
         raise InputError(f"labels '{name}' are not whole numbers ({odd[:20]}): soft targets?", OBSERVED)
@@ -221,9 +284,12 @@ def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
     rows = [(row, text) for row, text in every if text.strip() in absent] if absent else []
     if not rows:
         return
-    (row, text), several = rows[0], "1 row has" if len(rows) == 1 else f"{len(rows):,} rows have"
-    problem = f"{several} no label ('{name}' is {text.strip()!r} in row {row})"
-    raise InputError(problem, "give every row a label, or leave those rows out")
+    row, text = rows[0]
+    raise InputError(f"{_no_label(len(rows))} ('{name}' is {text.strip()!r} in row {row})", LEAVE_OUT)
+
+
+def _no_label(rows: int) -> str:
+    return "1 row has no label" if rows == 1 else f"{rows:,} rows have no label"
 
 
 def _letters(labels: Named, k: int, notes: list[str]) -> list[str] | None:
@@ -257,11 +323,12 @@ def _counted_from_one(labels: Named, ignored: int | None, seen: _LabelRange, k: 
 
 @dataclass
 class _LabelRange:
-    """Rows per class, and (row, code) of the first label below 0 and of the first above k - 1."""
+    """Rows per class, (row, code) of the first label below 0 and of the first above k - 1, and how many are above."""
 
     counts: dict[int, int]
     negative: tuple[int, int] | None = None
     beyond: tuple[int, int] | None = None
+    above: int = 0
     largest: int = -1
 
 
@@ -278,6 +345,7 @@ def _survey(labels: Named, ignored: int | None, k: int) -> _LabelRange:
         high = np.flatnonzero(usable & (codes >= k))
         if len(low) and seen.negative is None:
             seen.negative = (start + int(low[0]), int(codes[low[0]]))
+        seen.above += len(high)
         if len(high) and seen.beyond is None:
             seen.beyond = (start + int(high[0]), int(codes[high[0]]))
         if usable.any():
@@ -288,13 +356,14 @@ def _survey(labels: Named, ignored: int | None, k: int) -> _LabelRange:
 
 
 def _whole_numbers(labels: Named, name: str) -> None:
+    without = sum(int(np.isnan(block).sum()) for _, block in blocks(labels))
     for start, block in blocks(labels):
         with np.errstate(invalid="ignore"):
             odd = np.flatnonzero(~(np.floor(block) == block) | (np.abs(block) > 2**53))
         if len(odd):
             row, value = start + int(odd[0]), float(block[odd[0]])
             if np.isnan(value):
-                raise InputError(f"label in row {row} ('{name}') is NaN", "give every row a label, or drop the row")
+                raise InputError(f"{_no_label(int(without))} ('{name}' is NaN in row {row})", LEAVE_OUT)
             problem = f"labels '{name}' are not whole numbers (row {row} has {value:g}): soft targets?"
             raise InputError(problem, OBSERVED)
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.core import extensions
-from calibcli.core.errors import InputError
+from calibcli.core.errors import InputError, UsageError
 from calibcli.core.options import Edges
 from calibcli.core.statistics import CHUNK, DOUBLE, SINGLE, bin_index, one_thread
 from calibcli.scores.histogram import (
@@ -28,6 +28,7 @@ from calibcli.scores.histogram import (
 )
 from calibcli.scores.predictions import (
     NEAR,
+    OUTCOMES,
     Array,
     ArrayScores,
     Floats,
@@ -35,6 +36,7 @@ from calibcli.scores.predictions import (
     PickedScores,
     Predictions,
     Progress,
+    TopOnly,
     chunk_rows,
     gather,
     read,
@@ -67,7 +69,7 @@ class Columns:
     predicted: Ints
     labels: Ints
     k: int
-    top_only: bool = False
+    top_only: TopOnly = False
     weights: Floats | None = None
     weight_kind: str = "sampling"
     groups: Ints | None = None
@@ -82,6 +84,8 @@ class Columns:
         return name in self.numbers
 
     def _computed(self, name: ColumnName) -> Floats:
+        if self.top_only == "outcomes":
+            raise UsageError(f"this {OUTCOMES[0]}", OUTCOMES[1])
         if name not in self.numbers:
             raise LookupError(f"column {name} was not computed: the traits of the metric must say that it is read")
         return self.numbers[name]
@@ -175,6 +179,8 @@ def columns(
         double: in double precision however many the scores are.
     """
     n, k = (predictions := predictions.plain).scores.shape
+    if predictions.top_only == "outcomes":
+        return _outcomes(predictions)
     cells = HistogramCells(k, predictions.top_only) if n > MANY else None
     if cells and (predictions.weights is not None or predictions.groups is not None or predictions.slices):
         problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"
@@ -202,6 +208,15 @@ def columns(
     )
 
 
+def _outcomes(p: Predictions) -> Columns:
+    """Return the columns of rows of which only the outcome is known."""
+    more: dict[str, Any] = {"weights": p.weights, "weight_kind": p.weight_kind, "groups": p.groups}
+    right = np.asarray(p.labels[:]) == 1
+    return Columns(
+        numbers={}, correct=right, predicted=np.ones(p.n, np.int64), labels=p.labels, k=2, top_only=p.top_only, **more
+    )
+
+
 class AcceptsRows(Protocol):
     """Accepts the numbers of rows span by span, as `HistogramCells` does."""
 
@@ -218,6 +233,7 @@ def into_cells(
     """Run the blocked pass in double precision, put all rows into `cells` however few they are, and return its class
     tables.
     """
+    predictions.refuse_outcomes("a part that is merged later")
     return _read(_SpanWork(predictions, class_bins, True, None), cells, threads, progress)
 
 

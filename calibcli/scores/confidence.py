@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -14,16 +15,25 @@ from calibcli.core.number_format import count_text
 from calibcli.core.options import exclusive, normal, real
 from calibcli.scores import _column_evidence as column_evidence
 from calibcli.scores import _per_row as per_row
-from calibcli.scores import array_names, repeated_samples
+from calibcli.scores import array_names, left_out, repeated_samples
 from calibcli.scores.files.arrays import FileContents, Memory, Role, read_all, texts_of
 from calibcli.scores.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED, RIGHT_WORDS, WRONG_WORDS
 from calibcli.scores.files.source import Digests, Source, fingerprint
 from calibcli.scores.files.text_tables import MISSING, is_number
-from calibcli.scores.predictions import WRONG_OR_RIGHT, Array, ArrayScores, Floats, Ints, Predictions, two_columns
+from calibcli.scores.predictions import (
+    WRONG_OR_RIGHT,
+    Array,
+    ArrayScores,
+    Floats,
+    Ints,
+    LeftOut,
+    Predictions,
+    two_columns,
+)
 from calibcli.scores.reading_options import Reading
 from calibcli.scores.reading_record import ReadingRecord
 
-ABSENT = {*MISSING, "nan", "-"}
+ABSENT = {*MISSING, "nan", "<na>", "-", "?"}
 SCALES = {"1": 1.0, "10": 10.0, "100": 100.0, "percent": 100.0}
 MIXED = 0.01  # share of confidences below 1 % above which they are taken to be out of 1
 ROUNDING = 1e-6  # a confidence may be so far above 1
@@ -111,22 +121,35 @@ def predictions(
         c = _shares(column(named.confidence), named.confidence, where, reading.confidence_scale, notes)
         refuse_one_class(c, named, column, contents[0], where)
         y = _right(named, column, len(c), where, notes)
-        known = ~np.isnan(c)
+        known, judged = ~np.isnan(c), y >= 0
         n, missing = len(c), int((~known).sum())
         if missing == n:
             raise InputError(f"no row of {where} holds a confidence ('{named.confidence}')", "is it another column?")
-        keep: Ints | None = np.flatnonzero(known) if missing else None
-        if missing:
-            shares = f": {y[~known].mean():.1%} of them are right, of the others {y[known].mean():.1%}"
-            notes.append(f"{missing:,} of {n:,} rows hold no confidence and are left out" + shares * labelled)
-            c, y = c[known], y[known]
+        bare, lost = known & ~judged, ~known
+        if bare.any() and reading.fate("labels") == "refuse":
+            first = int(np.flatnonzero(bare)[0])
+            problem = f"{count_text(int(bare.sum()), 'row')} of {where} without a verdict, first row {first}"
+            raise InputError(f"{problem} ('{named.correct or named.label}')", per_row.LEAVE_OUT)
+        order = [np.flatnonzero(rows) for rows in (known & judged, bare, lost)]
+        at, ends = np.concatenate(order), np.cumsum([0, *map(len, order)])
+        keep: Ints | None = None if ends[1] == n else order[0]
+        if missing and reading.fate("answers") != "wrong":
+            sure = lost & judged
+            shares = f": {y[sure].mean():.1%} of them are right, of the others {y[order[0]].mean():.1%}"
+            notes.append(
+                f"{missing:,} of {n:,} rows hold no confidence and are left out"
+                + shares * (labelled and bool(sure.any()))
+            )
+        aside = c[bare]
+        c, y = c[order[0]], y[order[0]]
         values = len(np.unique(c[: 1 << 20]))
         if values <= 21 < len(c):  # as 0 %, 5 %, ..., 100 % have
             few = count_text(values, "value")
             notes.append(f"the confidence takes {few} only: bins and curves can show no more than these")
         verdict = named.correct or named.label
+        every = None if keep is None else at
         further, names_of = per_row.per_row_fields(
-            contents, sources, reading, n, keep, named.confidence, verdict, notes
+            contents, sources, reading, n, every, named.confidence, verdict, notes
         )
         taken = [*filter(None, dataclasses.astuple(named)), reading.weights or "", reading.group or contents[0].groups]
         may_be_ids = repeated_samples.columns(contents, reading, n, keep, taken)
@@ -157,22 +180,25 @@ def predictions(
             else "by the names of the columns",
             labelled=labelled,
             class_rows=counts,  # equal confidences are no sign of equal rows, so that `repeated_rows` is not known
-            missing_confidences=missing,
-            unanswered=0 if reading.missing else missing,  # a gate refuses such rows, unless --missing drop
             grounds={
                 "scores": "stated" if reading.confidence else "named",
                 "labels": "stated" if reading.correct or reading.predicted else "named",
             },
             stated=reading.stated if contents[0].format != "arrays" else {},
-            left_out={"answers": missing} if missing else {},
             unused=array_names.unused(contents[0], n, taken, reading),
             ids=names_of.get("ids", ""),
             group=names_of["group"],
             weights=names_of["weights"],
         ),
-        **further,
+        **left_out.split_fields(further, slice(int(ends[1]))),
     )
-    return repeated_samples.seen(read, may_be_ids, reading.ids, contents[0].ids) if labelled else read
+    read = repeated_samples.seen(read, may_be_ids, reading.ids, contents[0].ids) if labelled else read
+    others, none = (left_out.split_fields(further, slice(int(i), int(j))) for i, j in pairwise(ends[1:]))
+    scores, zeros = ArrayScores(two_columns(aside, "probabilities")), np.zeros(len(aside), np.int64)
+    beside = dataclasses.replace(read, scores=scores, labels=zeros, **others) if len(aside) else None
+    fields = {name: none[name] for name in ("weights", "groups", "slices") if name in none}
+    gone = LeftOut(lost=missing, **fields)
+    return left_out.decided(read, beside, np.full(len(aside), "labels"), gone, reading)
 
 
 def refuse_one_class(
@@ -194,7 +220,9 @@ def refuse_one_class(
     if named.predicted:
         predicted = [text for i, text in enumerate(_same_form(column(named.predicted))) if not np.isnan(c[i])]
     elif label and named.correct:  # the label where the prediction was right, the other class elsewhere
-        right = _verdicts(column(named.correct), named.correct, where)[known] == 1
+        verdicts = _verdicts(column(named.correct), named.correct, where)
+        known = known[verdicts[known] >= 0]
+        right = verdicts[known] == 1
         texts = np.array(_same_form(column(label)), object)[known]
         classes = sorted(set(texts.tolist()))
         if len(classes) != 2:
@@ -216,15 +244,15 @@ def refuse_one_class(
 
 
 def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where: str, notes: list[str]) -> Ints:
-    """Return 1 where the prediction was right, and 0 in every row if the file does not say."""
+    """Return 1 where the prediction was right, -1 where nobody knows, and 0 in every row if the file does not say."""
     if named.correct:
         y = _verdicts(column(named.correct), named.correct, where)
     elif not named.label:
         return np.zeros(n, np.int64)
     else:
         predicted, label = (_same_form(column(name)) for name in (named.predicted, named.label))
-        y = np.array([a == b for a, b in zip(predicted, label)], np.int64)
-        known = {*label}
+        known, absent = {*label}, {text for text in label if text.lower() in ABSENT} - {*predicted}
+        y = np.array([-1 if b in absent else a == b for a, b in zip(predicted, label)], np.int64)
         for row, (a, b) in enumerate(zip(predicted, label)):
             if a != b and a not in known and a.casefold() == b.casefold():
                 problem = f"row {row} of {where} predicts {a[:40]!r} of {b[:40]!r}, which differ in case alone"
@@ -288,21 +316,23 @@ def _number(cell: str, row: int, name: str, where: str) -> float:
 
 
 def _verdicts(values: Array, name: str, where: str) -> Ints:
-    """Return 1 where the prediction was right, else 0."""
+    """Return 1 where the prediction was right, 0 where it was wrong, -1 where there is no verdict."""
     if values.ndim != 1:
         problem = f"verdicts '{name}' in {where} are {array_names.shape_text(Memory(values))}"
         raise InputError(problem, "pass one for each row")
+    absent = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
     if values.dtype.kind in "biuf":
         right, wrong = values == 1, values == 0
     else:
         cells = [str(cell).strip().lower() for cell in values.tolist()]
         right, wrong = (np.array([cell in known for cell in cells], bool) for known in (RIGHT_WORDS, WRONG_WORDS))
-    odd = np.flatnonzero(~(right | wrong))
+        absent = np.array([cell in ABSENT for cell in cells], bool)
+    odd = np.flatnonzero(~(right | wrong | absent))
     if len(odd):
         shown = str(values[odd[0]])[:40]
         problem = f"row {odd[0]} of '{name}' in {where} is {shown!r}: neither right nor wrong"
         raise InputError(problem, "write 1 or 0, true or false, yes or no, correct or incorrect")
-    return np.asarray(right, np.int64)
+    return np.where(absent, -1, right).astype(np.int64)
 
 
 def _same_form(values: Array) -> list[str]:

@@ -95,7 +95,9 @@ def split(
         if absent.all():
             raise InputError(f"no row says whether it has the label '{name}'", "leave that label out")
         if absent.any():  # of this label, not of the whole row
-            alone = dataclasses.replace(alone, ignore_label=UNKNOWN, multilabel=True)
+            known = np.where(absent, np.nan, read_all(one.arrays[label_name]))
+            one = dataclasses.replace(one, arrays={**one.arrays, label_name: Memory(known)})
+            alone = dataclasses.replace(alone, multilabel=True)
         out[name] = predictions([one], sources, alone, progress)
     return out
 
@@ -171,7 +173,7 @@ class How(TypedDict, total=False):
     choices: Sequence[str] | str | None
     unlisted: Literal["bound", "drop"] | None
     answer_token: Literal["first", "last"] | None
-    missing: Literal["drop"] | None
+    missing: str | None
     multilabel: bool
     confidence: str | None
     correct: str | None
@@ -203,9 +205,10 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
     return dataclasses.replace(rows, scores=dataclasses.replace(shared, ends=None))
 
 
-def checked(scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: How) -> Predictions:
-    """Check arrays as `of_arrays` does, for a call during which the arrays do not change."""
-    return predictions(*_as_file(scores, labels, how))
+def checked(scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: How, judged: bool = False) -> Predictions:
+    """Check arrays as `of_arrays` does, for a call during which the arrays do not change; `judged` as in `Reading`."""
+    contents, sources, reading = _as_file(scores, labels, how)
+    return predictions(contents, sources, dataclasses.replace(reading, judged=judged))
 
 
 def of_labels(scores: npt.ArrayLike, /, labels: npt.ArrayLike, **how: Unpack[How]) -> dict[str, Predictions]:
@@ -318,6 +321,7 @@ def of_confidence(
     correct: npt.ArrayLike,
     *,
     scale: Literal["1", "10", "100", "percent"] | None = None,
+    missing: str | None = None,
     weights: npt.ArrayLike | None = None,
     weight_kind: str = "sampling",
     ids: npt.ArrayLike | None = None,
@@ -338,6 +342,7 @@ def of_confidence(
         confidence: (N,) float, probability of the prediction, NaN where it is not known (left out, and said).
         correct: (N,) 1 or 0, true or false, yes or no.
         scale: what a confidence is out of.
+        missing: what becomes of rows without one, or without a verdict: `drop`, `wrong`, `refuse`, or by cause.
         weights, weight_kind, ids, group, by: as in `from_arrays`.
 
     Raises:
@@ -348,7 +353,7 @@ def of_confidence(
     arrays = {"correct": as_array(correct, "correct")}
     refuse_swapped(confidence, arrays["correct"], "from_confidence(confidence, correct)")
     arrays = {"confidence": as_array(confidence, "confidence"), **arrays}
-    named = {"confidence": "confidence", "correct": "correct", "confidence_scale": scale}
+    named = {"confidence": "confidence", "correct": "correct", "confidence_scale": scale, "missing": missing}
     return predictions(*_contents(arrays, {**named, **rows}))
 
 

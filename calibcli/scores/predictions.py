@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.core.errors import UsageError
 from calibcli.core.problem import Problem
 from calibcli.scores.reading_record import ReadingRecord
 
@@ -19,12 +20,18 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Kind = Literal["logits", "probabilities", "log_probabilities"]
 WRONG_OR_RIGHT = ("the prediction is wrong", "the prediction is right")  # the two classes if only confidences are known
+OUTCOMES = (
+    "needs a confidence, which samples that count as wrong do not have",
+    "use accuracy, or --missing answers=drop for the others alone",
+)
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # range of probabilities, with room for rounding
 SHARE_OFF = 1e-3  # share of the rows that need not sum to one
 CHUNK_BYTES = 1 << 23  # read from a file at once: large enough for the disk, small beside any memory
 CHUNK_ROWS = 1 << 15
 HELD = 1 << 26  # bytes up to which mapped scores are kept instead of being mapped at every use
 NEAR = 1 << 16  # bytes between two rows up to which the gap is read too, as a second read costs more
+TopOnly = bool | Literal["outcomes"]
+"""Whether a confidence is all that is known of a prediction, beside its outcome; `outcomes`: not even that."""
 Progress = Callable[[float, str], None]
 """Called as `progress(fraction, text)`; fraction in [0, 1]."""
 
@@ -137,9 +144,11 @@ class Predictions:
         predicted: (N,) int64 predicted classes where they are not the argmax of `scores`: an accuracy-preserving
             map keeps those of the raw logits, which rounding could otherwise change at a tie.
         top_only: how sure a prediction was and whether it was right is all that is known: the classes are
-            WRONG_OR_RIGHT, and every row is predicted to be right, however small its confidence.
+            WRONG_OR_RIGHT, and every row is predicted to be right, however small its confidence. `outcomes`: some rows
+            have no confidence either; all scores are nan.
         notes: of the reader, for the user.  sha256: of the source file, or "".
         record: what the input was taken for.
+        left: what is left out of these rows though nobody said so, which a gate counts at its best and at its worst.
     """
 
     scores: Scores
@@ -154,10 +163,11 @@ class Predictions:
     group_names: Array | None = None
     slices: Mapping[str, Array] = field(default_factory=dict)
     predicted: Ints | None = None
-    top_only: bool = False
+    top_only: TopOnly = False
     notes: Sequence[str] = ()
     sha256: str = ""
     record: ReadingRecord = field(default_factory=ReadingRecord)
+    left: LeftOut | None = None
 
     @classmethod
     def of(cls, logits: npt.ArrayLike, labels: npt.ArrayLike, **fields: Any) -> Predictions:
@@ -228,6 +238,7 @@ class Predictions:
     @property
     def logits(self) -> Array:
         """All scores as one array in memory (for methods that need them so)."""
+        self.refuse_outcomes("this")
         if isinstance(self.scores, ArrayScores):
             return self.scores.array
         parts = [block for _, block in self.blocks()]
@@ -240,9 +251,19 @@ class Predictions:
         >>> [(first, block.shape) for first, block in calibcli.from_arrays(logits, labels).blocks(600)]
         [(0, (600, 10)), (600, (397, 10))]
         """
+        self.refuse_outcomes("this")
         rows = rows or chunk_rows(self.scores)
         for start in range(0, self.n, rows):
             yield start, read(self.scores, start, min(start + rows, self.n))
+
+    def refuse_outcomes(self, what: str) -> None:
+        """Refuse rows of which some have no confidence.
+
+        Raises:
+            UsageError: they are such rows.
+        """
+        if self.top_only == "outcomes":
+            raise UsageError(f"{what} {OUTCOMES[0]}", OUTCOMES[1])
 
     def take(self, rows: Ints) -> Predictions:
         """Return the given rows (indices, or a boolean mask of length N), in memory.
@@ -282,7 +303,10 @@ class Predictions:
         >>> bool((rows.logits == logits / 2).all())
         True
         """
-        return dataclasses.replace(self, scores=MappedScores(self.scores, function), predicted=predicted)
+        left = self.left
+        if left is not None and left.rows is not None:
+            left = dataclasses.replace(left, rows=left.rows.mapped(function))
+        return dataclasses.replace(self, scores=MappedScores(self.scores, function), predicted=predicted, left=left)
 
     def held(self) -> Predictions:
         """Return these predictions with their scores in memory if they are few, so that a mapping runs once.
@@ -294,6 +318,31 @@ class Predictions:
         if isinstance(self.scores, ArrayScores) or self.n * self.k * max(self.scores.dtype.itemsize, 4) > HELD:
             return self
         return dataclasses.replace(self, scores=ArrayScores(self.logits))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LeftOut:
+    """Rows that were left out though nobody said so.
+
+    Attributes:
+        rows: those with scores; their labels, all 0, are not known.  causes: (n,) `classes` or `labels`, why.
+        lost: number of the others, of which a confidence is not known either.
+        weights, groups, slices: (lost,) of these, as in `Predictions`, where they are known.
+    """
+
+    rows: Predictions | None = None
+    causes: Array = field(default_factory=lambda: np.empty(0, str))
+    lost: int = 0
+    weights: Floats | None = None
+    groups: Ints | None = None
+    slices: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows there are, by cause (`reading_options.CAUSES`)."""
+        classes, labels = (int((self.causes == cause).sum()) for cause in ("classes", "labels"))
+        counts = {"answers": self.lost, "classes": classes, "labels": labels}
+        return {cause: count for cause, count in counts.items() if count}
 
 
 def notes_of(*inputs: Predictions) -> list[str]:

@@ -12,6 +12,9 @@ from calibcli.core.options import CUT, Cut, Label, Seed, option
 from calibcli.core.options import Rows as Count
 
 DATA = "Data set: arrays (file.npz#test), image folder, CSV, parquet, or module:function."
+CAUSES = ("answers", "classes", "labels")
+"""Why a row cannot be measured: no answer (failed, no confidence), a class that the model does not know, no label."""
+FATES = ("drop", "wrong", "refuse")
 MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, .onnx, a Hugging Face or timm folder, shards, ..."
 
 
@@ -19,8 +22,9 @@ MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, .onnx, a Hugging Face or ti
 class Reading:
     """How recorded outputs are read; see `recorded_outputs.read`.
 
-    Each field is an option of commands, except for the last three: `numbers` keeps the numbers of `by` columns, which
-    otherwise become texts; without `need_labels` rows may have no labels; without `hashed` files get no digest.
+    Each field is an option of commands, except for the last four: `numbers` keeps the numbers of `by` columns, which
+    otherwise become texts; without `need_labels` rows may have no labels; without `hashed` files get no digest; with
+    `judged` what is left out is kept aside for a gate, which counts it at its best and at its worst.
     """
 
     PANEL: ClassVar[str] = "How the file is read"
@@ -90,21 +94,33 @@ class Reading:
     answer_token: Literal["first", "last"] | None = option(
         None, "Of several tokens of an answer that name a choice, the one whose probabilities are read."
     )
-    missing: Literal["drop"] | None = option(
-        None, "Samples without an answer (failed, no confidence): drop lets a gate judge the others alone."
+    missing: str | None = option(
+        None,
+        "Samples without an answer, rows of an unknown class, or without a label: drop leaves them out, wrong counts "
+        "the first two as wrong; or by cause: answers=wrong,labels=drop.",
+        metavar="drop|wrong|refuse|CAUSE=..",
     )
     numbers: bool = False
     need_labels: bool = True
     hashed: bool = True
+    judged: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.clip, bool):
             object.__setattr__(self, "clip", CUT if self.clip else None)
+        fates_of(self.missing)
+
+    def fate(self, cause: str) -> str:
+        """Return what becomes of the rows of a cause: `drop`, `wrong` or `refuse`; "" where they are left out until
+        somebody decides.
+        """
+        undecided = cause == "answers" or self.judged or (self.multilabel and cause == "labels")
+        return fates_of(self.missing).get(cause, "" if undecided else "refuse")
 
     @property
     def stated(self) -> dict[str, str | int | float | bool]:
         """The options that say how to read the file and are not left at their default, with their values."""
-        apart = ("numbers", "need_labels", "hashed", "by", "shards", "tasks")
+        apart = ("numbers", "need_labels", "hashed", "judged", "by", "shards", "tasks")
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in apart}
         defaults = {f.name: f.default for f in dataclasses.fields(self)}
         given = {name: value for name, value in named.items() if value is not None and value != defaults[name]}
@@ -122,6 +138,32 @@ class Reading:
         if self.by:
             raise UsageError(f"{command} takes all rows together, --by splits them", "write a file for each slice")
         return self
+
+
+def fates_of(missing: str | None) -> dict[str, str]:
+    """Return what `--missing` says of each cause.
+
+    >>> fates_of("answers=wrong,labels=drop")
+    {'answers': 'wrong', 'labels': 'drop'}
+
+    Raises:
+        UsageError: it says something else.
+    """
+    if missing in FATES:
+        return {cause: missing for cause in CAUSES if (cause, missing) != ("labels", "wrong")}
+    fates: dict[str, str] = {}
+    for part in (missing or "").split(",") if missing else ():
+        cause, _, fate = (text.strip() for text in part.partition("="))
+        if cause not in CAUSES or fate not in FATES or cause in fates:
+            problem = f"--missing {missing}: {part.strip() or 'nothing'!r} is no choice"
+            raise UsageError(
+                problem, "write drop, wrong or refuse, or by cause: answers=wrong,classes=drop,labels=drop"
+            )
+        if (cause, fate) == ("labels", "wrong"):
+            problem = "--missing labels=wrong: a row without a label is neither right nor wrong"
+            raise UsageError(problem, "leave such rows out: labels=drop")
+        fates[cause] = fate
+    return fates
 
 
 @dataclass(frozen=True)

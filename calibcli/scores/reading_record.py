@@ -79,8 +79,8 @@ class ReadingRecord:
         exchanged: whether two columns were exchanged, so that the event is the second.
         repeated_rows: that equal another row.  copies: of them those that chance does not explain.
         repeats: rows that repeat a sample.  unique: columns that name every row differently.
-        unanswered: samples without an answer that no option said what to do with.
-        missing_confidences: rows without a confidence, which were left out.
+        left_out: rows that were left out, by cause: `answers`, `classes`, `labels` (`reading_options.CAUSES`),
+            `nonfinite`, `ignored` (`--ignore-label`), `unlisted` (a choice that is not listed).
         choices_vary: whether rows differ in their number of choices.
         guess_nll, guess_accuracy: then the mean of what a guess would give; else 0.
         members: the columns of the file that are the scores, where they are several.
@@ -88,7 +88,6 @@ class ReadingRecord:
         assumed: keys of `ASSUMED`.  stated: options that were given, with their values.
         predicted: the column of the predicted class, where its equality with the label says what was right.
         ids, group, weights: names of the columns; "" where there are none.
-        left_out: rows that are not measured, by cause.
         unused: columns with a value per row that nothing asked for.  rivals: of them those that could be scores too.
     """
 
@@ -116,8 +115,7 @@ class ReadingRecord:
     copies: int = 0
     repeats: Repeats | None = None
     unique: Sequence[str] = ()
-    unanswered: int = 0
-    missing_confidences: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
     choices_vary: bool = False
     guess_nll: float = 0.0
     guess_accuracy: float = 0.0
@@ -129,7 +127,6 @@ class ReadingRecord:
     ids: str = ""
     group: str = ""
     weights: str = ""
-    left_out: Mapping[str, int] = field(default_factory=dict)
     unused: Sequence[str] = ()
     rivals: Sequence[str] = ()
 

@@ -31,6 +31,7 @@ from calibcli.scores import (
 from calibcli.scores import (
     array_names,
     confidence,
+    left_out,
     other_files,
     reading_record,
     repeated_samples,
@@ -45,8 +46,8 @@ from calibcli.scores.files.arrays import FileContents, blocks, class_names, join
 from calibcli.scores.files.roles import CLASSES, LABELS, ONE_SCORE, SCORES
 from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, suffixes
 from calibcli.scores.input_mistakes import RepeatedRows, scan
-from calibcli.scores.predictions import Ints, Kind, Named, Predictions, Progress
-from calibcli.scores.reading_options import ReaderOptions, Reading
+from calibcli.scores.predictions import Array, Ints, Kind, LeftOut, Named, PickedScores, Predictions, Progress
+from calibcli.scores.reading_options import ReaderOptions, Reading, fates_of
 from calibcli.scores.reading_record import Ground, ReadingRecord
 
 MEANS_MORE = frozenset("*?[:")  # characters of a path that may be a pattern or an address
@@ -76,7 +77,8 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
         drop_nonfinite: drop rows with NaN or infinite scores.  clip: what smaller probabilities are raised to
             (True: 1e-15), for a finite NLL; half the step of rounded ones.
         weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
-        missing: `drop` lets a gate judge the rows that have answers, where samples failed.
+        missing: what becomes of samples without an answer, of rows of an unknown class, and without a label: `drop`,
+            `wrong` or `refuse`, or by cause `answers=wrong,classes=drop,labels=drop`.
         answer_token: of several tokens of a chat that name a choice, `first` or `last`.
         lm_norm: of log-likelihoods: `sum`, `char`, `byte` or `pmi`.  choices: what a chat chose from, as for `classes`.
         unlisted: `bound` or `drop`, what becomes of rows of a chat in which a choice is not among the alternatives.
@@ -206,7 +208,9 @@ def predictions(
         one = dataclasses.replace(reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK))
         files = tasks.files_of(contents, sources)
         names = tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files])
-        return tasks.join_tasks([predictions(*each, one, progress) for each in files], names)
+        parts = [predictions(*each, one, progress) for each in files]
+        parts = left_out.alike(parts) if "wrong" in fates_of(reading.missing).values() else parts
+        return tasks.join_tasks(parts, names)
     if len(contents) > 1 and not reading.shards:
         tasks.refuse_several(_task(c, s) for c, s in zip(contents, sources))
     contents = array_names.grouped(contents, reading.scores, [s.name for s in sources], reading.labels)
@@ -245,9 +249,20 @@ def _one_dataset(
     n, width, k = *scores.shape, max(scores.shape[1], 2)
     array_names.refuse_verdicts(name, label_name, where, width, bool(reading.scores and reading.event))
     classes, confirmed = classes_of(first, reading, name, k)
+    odd = {} if count is None or raw_labels is None else per_row.without_class(raw_labels, scores, classes, reading)
+    aside = {cause: rows for cause, rows in odd.items() if reading.fate(cause) != "refuse"}
+    every, known = scores, np.delete(np.arange(n), np.concatenate([*aside.values()])) if aside else None
+    if known is not None and raw_labels is not None:
+        if not len(known):
+            raise InputError(f"no row of {where} has a label that is one of the classes", "are these its labels?")
+        scores, raw_labels = array_names.in_memory(PickedScores(scores, known)), PickedScores(raw_labels, known)
     with Digests([*sources, *label_file], reading.hashed) as digests:
         of, labels = _classes_and_labels(reading, name, scores, classes, raw_labels, label_name, notes)
         rows, scanned, kind = _check_rows(scores, labels, first, name, reading, ragged, notes, progress)
+        ignored = 0 if labels is None or labels.dropped is None else int(labels.dropped.sum())
+        dropped = {"nonfinite": scores.shape[0] - ignored - rows.scores.shape[0], "ignored": ignored}
+        if known is not None:
+            rows = dataclasses.replace(rows, keep=known if rows.keep is None else known[rows.keep])
         clip = _smallest(reading, kind, k, notes)
         if scanned.forced is None and width == 1:
             event = of.classes[1] if of.classes else ""
@@ -262,22 +277,21 @@ def _one_dataset(
             )
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
         notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), clip, sure))
-        further, names_of = per_row.per_row_fields(contents, sources, reading, n, rows.keep, name, label_name, notes)
+        others, causes = _usable(aside, every, scanned, reading, where)
+        keep = rows.keep if known is None else np.append(np.asarray(rows.keep), others)
+        further, names_of = per_row.per_row_fields(contents, sources, reading, n, keep, name, label_name, notes)
         taken = [name, label_name, reading.weights or "", reading.group or contents[0].groups]
         named = repeated_samples.columns(contents, reading, n, rows.keep, taken)
         unused = array_names.unused(first, n, [name, *taken, *names_of.values(), *reading.by], reading)
         rivals = array_names.rivals_of(first, name)
         files = digests.files()
-    left_out = {"ignored": int(labels.dropped.sum()) if labels and labels.dropped is not None else 0}
-    left_out["nonfinite"] = n - rows.scores.shape[0] - left_out["ignored"]
-    left_out = {cause: count for cause, count in left_out.items() if count}
-    if unanswered := sum(c.unanswered for c in contents):
-        left_out["answers"] = unanswered
     base = reading.label_base or 0
     numbers = range(base, base + k)[:: -1 if of.turned else 1]
     values = [*(of.classes or ())] if labels is not None and labels.names else [*numbers]  # in the file, by code
     varied = ragged and scanned.nonfinite.masked.count > 0
     guess_nll, guess_accuracy = scanned.nonfinite.guess(k) if varied else (0.0, 0.0)
+    samples = sum((Counter(c.left_out) for c in contents), Counter[str]())
+    lost = LeftOut(lost=samples.pop("answers", 0))
     read = Predictions(
         scores=array_names.as_scores(rows.scores, kind, clip, scanned.ends),
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
@@ -307,7 +321,7 @@ def _one_dataset(
             class_rows={} if labels is None else {str(c): count for c, count in labels.counts.items()},
             repeated_rows=scanned[RepeatedRows].count,
             copies=scanned[RepeatedRows].copies(scanned.n),
-            unanswered=0 if reading.missing else sum(c.unanswered for c in contents),
+            left_out={cause: count for cause, count in (samples | Counter(dropped)).items() if count},
             choices_vary=varied,
             guess_nll=guess_nll,
             guess_accuracy=guess_accuracy,
@@ -315,17 +329,48 @@ def _one_dataset(
             grounds=_grounds(first, reading, name, label_name, bool(scanned.forced), confirmed, of.classes),
             assumed=_assumed(reading, width, confirmed, of.classes, labels is not None),
             stated=reading.stated if first.format != "arrays" else {},
-            left_out=left_out,
             unused=unused,
             rivals=[column for family, *_ in rivals for column in family],
             ids=names_of.get("ids", ""),
             group=names_of["group"],
             weights=names_of["weights"],
         ),
-        **further,
+        **left_out.split_fields(further, slice(rows.scores.shape[0])),
     )
+    beside = None
+    if len(others):
+        picked: Named = PickedScores(every, others)
+        picked = masks_of.left_out(picked, scanned.masks) if scanned.masks and scanned.masks.found else picked
+        beside = dataclasses.replace(
+            read,
+            scores=array_names.as_scores(picked, kind, clip),
+            labels=np.zeros(len(others), np.int64),
+            **left_out.split_fields(further, slice(rows.scores.shape[0], None)),
+        )
+        beside = swap_classes(beside) if of.first else beside
     read = swap_classes(read) if of.first else read
-    return read if labels is None else repeated_samples.seen(read, named, reading.ids, contents[0].ids)
+    read = read if labels is None else repeated_samples.seen(read, named, reading.ids, contents[0].ids)
+    return left_out.decided(read, beside, causes, lost, reading)
+
+
+def _usable(
+    aside: Mapping[str, Ints], scores: Named, scanned: Scan, reading: Reading, where: str
+) -> tuple[Ints, Array]:
+    """Return the rows that are kept aside, in the order of the file, and why, without those that are not finite.
+
+    Raises:
+        InputError: some are not finite, and nobody said that such rows are dropped.
+    """
+    rows = np.concatenate([*aside.values(), np.empty(0, np.int64)]).astype(np.int64)
+    causes = np.repeat([*aside, ""], [*map(len, aside.values()), 0])
+    order = np.argsort(rows)
+    rows, causes = rows[order], causes[order]
+    spots = Nonfinite(len(rows))
+    usable = spots.usable(np.asarray(PickedScores(scores, rows).read(0, len(rows)), np.float64), 0)
+    if spots.count and not reading.drop_nonfinite:
+        problem = f"{spots.count:,} rows of {where} without a label hold NaN or infinite scores"
+        raise InputError(problem, "--drop-nonfinite drops them")
+    return rows[usable], causes[usable]
 
 
 def _grounds(

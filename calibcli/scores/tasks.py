@@ -15,7 +15,7 @@ from calibcli.core.number_format import first_few
 from calibcli.scores.array_names import HOLD
 from calibcli.scores.files.arrays import FileContents, Joined, column_of, read_all
 from calibcli.scores.files.source import Source, fingerprint
-from calibcli.scores.predictions import Array, ArrayScores, Predictions
+from calibcli.scores.predictions import Array, ArrayScores, LeftOut, Predictions
 
 TASK = "task"
 
@@ -62,7 +62,7 @@ def join_tasks(parts: Sequence[Predictions], names: Sequence[str]) -> Prediction
     Raises:
         InputError: some hold a confidence alone.
     """
-    if len({p.top_only for p in parts}) > 1:
+    if len({bool(p.top_only) for p in parts}) > 1:
         odd = next(name for p, name in zip(parts, names) if p.top_only)
         problem = f"task {odd} holds a confidence alone, others the scores of every choice"
         raise InputError(problem, "measure it by itself")
@@ -85,7 +85,8 @@ def join_tasks(parts: Sequence[Predictions], names: Sequence[str]) -> Prediction
         kind=first.kind if len({p.kind for p in parts}) == 1 else "logits",
         source=f"{len(parts)} tasks" if len(parts) > 1 else first.source,
         classes=widest.classes if common else None,
-        top_only=first.top_only,
+        top_only="outcomes" if any(p.top_only == "outcomes" for p in parts) else first.top_only,
+        left=_left(parts, names),
         ids=_ids(parts, names),
         weights=np.concatenate(weights) if weighted else None,
         weight_kind=first.weight_kind,
@@ -104,10 +105,24 @@ def join_tasks(parts: Sequence[Predictions], names: Sequence[str]) -> Prediction
             class_rows=dict(sorted(counts.items(), key=lambda pair: int(pair[0]))),
             repeated_rows=sum(p.record.repeated_rows for p in parts),
             copies=sum(p.record.copies for p in parts),
-            unanswered=sum(p.record.unanswered for p in parts),
+            left_out=dict(sum((Counter(p.record.left_out) for p in parts), Counter[str]())),
             labelled=all(p.record.labelled for p in parts),
             files=files,
         ),
+    )
+
+
+def _left(parts: Sequence[Predictions], names: Sequence[str]) -> LeftOut | None:
+    """Return what was left out of all tasks, with the task of each row."""
+    some = [(p.left, name) for p, name in zip(parts, names) if p.left is not None]
+    if not some:
+        return None
+    rows = [(left.rows, name) for left, name in some if left.rows is not None]
+    return LeftOut(
+        causes=np.concatenate([left.causes for left, _ in some]),
+        rows=join_tasks([p for p, _ in rows], [name for _, name in rows]) if rows else None,
+        lost=sum(left.lost for left, _ in some),
+        slices={TASK: column_of([name for left, name in some for _ in range(left.lost)])},
     )
 
 

@@ -45,7 +45,8 @@ class FileContents:
         facts: how an evaluation was read, for the result.  task: its name.
         lacking: why there are no scores, and what would work, where the format tells.
         used: fields of `ReaderOptions` that took effect.
-        unanswered: samples that were asked and have no scores, such as failed ones; they are no rows of the arrays.
+        left_out: samples that are no rows of the arrays, by cause: `answers` that were not given, such as failed ones,
+            and those that `--unlisted drop` leaves out.
         read_alike: from a list of further files, reads the first ones that have the header of this one and are as
             plain, all in one go, and returns their contents, without `decimals`; the list may go on with others. None
             where each file is read by itself.
@@ -69,7 +70,7 @@ class FileContents:
     task: str = ""
     lacking: tuple[str, str] | None = None
     used: frozenset[str] = frozenset()
-    unanswered: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
     read_alike: Callable[[Sequence[Source]], list[FileContents]] | None = None
 
 

@@ -115,6 +115,10 @@ class ChoiceScores:
             self.unlike.append((row, given, own, best))
         return scores, given if given in parts else ""
 
+    def left_out(self, failed: int) -> dict[str, int]:
+        """Return how many samples are no rows, by cause; `failed` of them were never read."""
+        return {"answers": failed + self.silent, "unlisted": len(self.censored) * (self.unlisted == "drop")}
+
     def notes(self, where: str, drawn: bool = True) -> list[str]:
         """Return the notes on all rows.
 
@@ -331,7 +335,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         notes=[*notes, *letters.notes(source.name)],
         facts=letters.facts,
         used=frozenset({"choices", "unlisted", "answer_token"}),
-        unanswered=failed + letters.silent,
+        left_out=letters.left_out(failed),
     )
 
 

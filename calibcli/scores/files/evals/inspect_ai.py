@@ -124,7 +124,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         facts=log.letters.facts,
         task=task,
         used=frozenset({"choices", "unlisted", "answer_token"}),
-        unanswered=log.failed + log.letters.silent,
+        left_out=log.letters.left_out(log.failed),
     )
 
 
