@@ -46,13 +46,14 @@ def result(state: WatchState) -> Result:
         "alpha": settings.alpha,
         "per_year": settings.per_year,
         "model": settings.model,
+        "waiting": _waiting(state),
         "history": history(state),
     }
     return Result(
         command="watch",
         estimates=judged_estimates(checks),
         checks=checks,
-        tables=[_evidence(state, checks), *_nights(state)],
+        tables=[*_nights_waiting(state), _evidence(state, checks), *_nights(state)],
         plots=Later(lambda: night_plots(state)),
         notes=[*notes],
         facts=facts,
@@ -61,13 +62,16 @@ def result(state: WatchState) -> Result:
 
 def headline(state: WatchState, checks: Sequence[Check]) -> str:
     """Write the verdicts in one to three sentences."""
+    waiting = [f"{w['night']} ({w['labelled']:,} of {w['rows']:,} rows)" for w in _waiting(state)]
+    many = f" and {len(waiting) - 3} more nights" if len(waiting) > 3 else ""
+    waits = f" Waiting for labels: {', '.join(waiting[:3])}{many}." if waiting else ""
     if not state.nights:
-        return "No rows yet."
+        return f"No night is counted yet.{waits}" if waits else "No rows yet."
     seen = f"{number_format.count_text(state.nights, 'night')} and {number_format.count_text(state.rows, 'row')}"
     failed = [c for c in checks if c.outcome == "fail"]
     if failed:
         alarms = "; ".join(f"{_rule_and_scope(c)}: {c.message}" for c in failed[:3])
-        return f"Alarm after {seen}. {alarms}{f'; and {len(failed) - 3} more' if len(failed) > 3 else ''}."
+        return f"Alarm after {seen}. {alarms}{f'; and {len(failed) - 3} more' if len(failed) > 3 else ''}.{waits}"
     groups = {
         "Surely kept": [_rule_and_scope(c) for c in checks if c.outcome == "pass"],
         "Undecided so far": [
@@ -77,7 +81,12 @@ def headline(state: WatchState, checks: Sequence[Check]) -> str:
             if c.outcome == "inconclusive"
         ],
     }
-    return " ".join([f"No alarm in {seen}.", *(f"{word}: {listed(some)}." for word, some in groups.items() if some)])
+    said = [f"No alarm in {seen}.", *(f"{word}: {listed(some)}." for word, some in groups.items() if some)]
+    return " ".join(said) + waits
+
+
+def _waiting(state: WatchState) -> list[dict[str, Any]]:
+    return [{"night": night, "rows": n, "labelled": known} for night, (n, known) in state.nights_waiting.items()]
 
 
 def _rule_and_scope(check: Check) -> str:
@@ -141,6 +150,13 @@ def _evidence(state: WatchState, checks: Sequence[Check]) -> Table:
             rows.append([check.rule, check.scope, word, _power_text(float(logs[key])), _power_text(limits[key])])
     columns = ["rule", "scope", "claim", "E", "E needed"]
     return Table(name="evidence", title="Evidence for each claim, and what is needed", columns=columns, rows=rows)
+
+
+def _nights_waiting(state: WatchState) -> list[Table]:
+    """Tabulate the nights that wait for labels, their own or those of the night before."""
+    rows: list[Sequence[Any]] = [list(one.values()) for one in _waiting(state)]
+    title = "Nights that wait for labels; they count in order"
+    return [Table(name="waiting", title=title, columns=["night", "rows", "labelled"], rows=rows)] if rows else []
 
 
 def _nights(state: WatchState) -> list[Table]:
