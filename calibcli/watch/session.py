@@ -136,6 +136,8 @@ def add(
     content = _content_digest(source) if labelled else ""
     if digest and digest in state.batches:
         return _counted_already(name)
+    if content and content in state.batches and hashed:  # they wait no more
+        return f"{name}: its scores and labels are in the state already, under other ids, and do not count again"
     if content and content in state.batches:
         problem = f"the scores and labels of {name} are in the state already, in another order or under other ids"
         raise InputError(f"{problem}; nothing was counted", "pass rows that are new, under the ids that they keep")
@@ -493,12 +495,12 @@ class WatchSession:
         state = WatchState.begin(settings) if self.state is None else copied(self.state)
         if self.state is not None:
             state_file.refuse_other_settings(self.state, settings, self.name)
-        digests = {_batch_digest(state, source)[0], _batch_digest(state, source, labels=True)[0]} - {""}
+        digests = {""} if rows.n > BLOCK else {_batch_digest(state, source, labels=one)[0] for one in (False, True)}
         if rows.ids is not None:
             ids = late.hashed(rows.ids, state.settings.digest)
             rows, note = unseen(state, self._labelled(rows, ids, texts, labels, state.settings.digest), ids)
             self.notes += [note] if note else []
-        if rows.n and digests & set(state.batches):
+        if rows.n and digests & {one for one in state.batches if one}:
             self.notes.append(_counted_already(rows.source))
         elif rows.n:
             state = self._take_in(state, RecordedOutputs(rows, config), reading, night, baseline)
@@ -569,6 +571,7 @@ class WatchSession:
             if path:
                 fix = "pass the rows when all of them have labels"
                 raise InputError("rows that are compared with a baseline cannot wait for labels", fix)
+            self._refuse_for_good(state, source)
             state.waiting.append(Waiting.of(night, rows, state.settings.digest))
         else:
             state = self._with_new_slices(state, source)
@@ -585,6 +588,16 @@ class WatchSession:
             note = "rows have no ids: rows that come twice are noticed only where a whole batch does"
             self.notes.append(f"{note}; {which}")
         return state
+
+    def _refuse_for_good(self, state: WatchState, source: RecordedOutputs) -> None:
+        """Refuse rows that could never be counted, as rows that wait are in the state to stay."""
+        rules.refuse_sampling_weights(source)
+        hashes, rows = _batch_digest(state, source)[1], source.predictions
+        if hashes is not None:
+            groups = [one.rows.group_names for one in state.waiting if one.rows.group_names is not None]
+            for ids in (state.ids, *(groups if rows.groups is not None else ())):
+                known = dataclasses.replace(state, ids=ids, ids_cut=state.ids_cut if ids is state.ids else 2**64 - 1)
+                _refuse_repeated(known, hashes, rows.source, rows.groups is not None)
 
     def _count_nights(self, state: WatchState, config: Config) -> WatchState:
         """Count the nights that need no more labels, in order, up to the first that does."""
@@ -606,7 +619,8 @@ class WatchSession:
                             if chosen.all()
                             else RecordedOutputs(whole.predictions.take(np.flatnonzero(chosen)), config)
                         )
-                        add(state, part, None, "", night, hashed=True, labelled=there)
+                        note = add(state, part, None, "", night, hashed=True, labelled=there)
+                        self.notes += [note] if note else []
                 if not known.all():
                     state.batches.append(_batch_digest(state, whole, hashed=True)[0])
                     missing = f"{(~known).sum():,} of {rows.n:,} rows of {night}"
