@@ -517,3 +517,50 @@ def test_a_delay_that_depends_on_the_outcome_raises_no_false_alarm() -> None:
     """Counted in the night of the prediction no run of 12 has an alarm; in that of the label every one has."""
     assert alarms(naive=True, runs=3) == 3
     assert alarms(naive=False, runs=6) == 0
+
+
+def test_a_folder_is_skipped_by_the_digests_of_its_files_where_the_ids_are_forgotten(
+    whole: WatchState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files with and without labels, counted before, whose rows are not among the last: each counts once."""
+    monkeypatch.setattr(state_file, "RECENT", 100)
+    state, exports = tmp_path / "state.json", tmp_path / "exports"
+    exports.mkdir()
+    for i in range(NIGHTS):
+        one = outputs(i)
+        table(exports / f"{night(i)}.csv", one["ids"], None if i % 2 else one["labels"], one["logits"])
+        if i % 2:
+            table(tmp_path / f"labels-{i}.csv", one["ids"], one["labels"])
+        assert watch(state, exports, *LIMITS) in (0, 1)
+    for i in range(1, NIGHTS, 2):
+        watch(state, "--labels", tmp_path / f"labels-{i}.csv")
+    watch(state, exports)
+    found = state_file.load(state)
+    assert (found.rows, found.nights, found.waiting) == (NIGHTS * ROWS, NIGHTS, [])
+    there = arrays(whole)
+    for name, array in arrays(found).items():
+        assert np.array_equal(array, there[name]), name
+
+
+def test_rows_that_can_never_count_do_not_wait() -> None:
+    one, group = outputs(0), [f"g{j // 3}" for j in range(ROWS)]
+    watched = calibcli.Watch(min={"accuracy": 0.5})
+    with pytest.raises(InputError, match="sampling weights"):
+        watched.update(one["logits"], ids=one["ids"], weights=np.arange(1.0, ROWS + 1), night=night(0))
+    watched.update(one["logits"], ids=one["ids"], group=group, night=night(0))
+    other = outputs(1)
+    with pytest.raises(InputError, match="groups of arrays are in the state already"):
+        watched.update(other["logits"], ids=other["ids"], group=group, night=night(1))
+    lone, base = calibcli.Watch(margin={"accuracy": 0.1}), str(ROOT / "sample_data" / "test.npz")
+    with pytest.raises(InputError, match="baseline cannot wait"):
+        lone.update(one["logits"], ids=one["ids"], baseline=base, night=night(0))
+
+
+def test_scores_that_come_again_under_other_ids_do_not_count_when_their_labels_come() -> None:
+    one, watched = outputs(0), calibcli.Watch(min={"accuracy": 0.5})
+    watched.update(one["logits"], one["labels"], ids=one["ids"], night=night(0))
+    again = [f"again-{j}" for j in range(ROWS)]
+    watched.update(one["logits"], ids=again, night=night(1))
+    found = watched.labels_for(again, one["labels"])
+    assert (found.facts["n"], found.facts["waiting"]) == (ROWS, [])
+    assert any("under other ids, and do not count again" in note for note in found.notes)
