@@ -20,6 +20,7 @@ from calibcli.watch.state_file import WatchState
 
 SHOWN = 10  # nights in the table; the plot and the JSON have all that are kept
 PANELS = 6  # most streams that are plotted
+WAITING = ("night", "rows", "labelled")
 LARGEST = 300.0  # power of ten that a float can still hold
 BROKEN, DRIFT, KEPT = "rule broken", "drift", "rule kept"
 LINES = (("fail", BROKEN), ("drift", DRIFT), ("pass", KEPT))
@@ -39,14 +40,14 @@ def result(state: WatchState) -> Result:
             notes[judging.blind_spot(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
     settings = state.settings
     facts: dict[str, Any] = {
-        "headline": headline(state, checks),
+        "headline": headline(state, checks) + _waits(state),
         "nights": state.nights,
         "last_night": state.night,
         "n": state.rows,
         "alpha": settings.alpha,
         "per_year": settings.per_year,
         "model": settings.model,
-        "waiting": _waiting(state),
+        "waiting": [dict(zip(WAITING, (night, *counts))) for night, counts in state.nights_waiting.items()],
         "history": history(state),
     }
     return Result(
@@ -62,16 +63,13 @@ def result(state: WatchState) -> Result:
 
 def headline(state: WatchState, checks: Sequence[Check]) -> str:
     """Write the verdicts in one to three sentences."""
-    waiting = [f"{w['night']} ({w['labelled']:,} of {w['rows']:,} rows)" for w in _waiting(state)]
-    many = f" and {len(waiting) - 3} more nights" if len(waiting) > 3 else ""
-    waits = f" Waiting for labels: {', '.join(waiting[:3])}{many}." if waiting else ""
     if not state.nights:
-        return f"No night is counted yet.{waits}" if waits else "No rows yet."
+        return "No night is counted yet."
     seen = f"{number_format.count_text(state.nights, 'night')} and {number_format.count_text(state.rows, 'row')}"
     failed = [c for c in checks if c.outcome == "fail"]
     if failed:
         alarms = "; ".join(f"{_rule_and_scope(c)}: {c.message}" for c in failed[:3])
-        return f"Alarm after {seen}. {alarms}{f'; and {len(failed) - 3} more' if len(failed) > 3 else ''}.{waits}"
+        return f"Alarm after {seen}. {alarms}{f'; and {len(failed) - 3} more' if len(failed) > 3 else ''}."
     groups = {
         "Surely kept": [_rule_and_scope(c) for c in checks if c.outcome == "pass"],
         "Undecided so far": [
@@ -81,12 +79,14 @@ def headline(state: WatchState, checks: Sequence[Check]) -> str:
             if c.outcome == "inconclusive"
         ],
     }
-    said = [f"No alarm in {seen}.", *(f"{word}: {listed(some)}." for word, some in groups.items() if some)]
-    return " ".join(said) + waits
+    return " ".join([f"No alarm in {seen}.", *(f"{word}: {listed(some)}." for word, some in groups.items() if some)])
 
 
-def _waiting(state: WatchState) -> list[dict[str, Any]]:
-    return [{"night": night, "rows": n, "labelled": known} for night, (n, known) in state.nights_waiting.items()]
+def _waits(state: WatchState) -> str:
+    """Say which nights wait, with their labels and rows, as a sentence behind the verdicts."""
+    nights = [f"{night} ({known:,} of {n:,} rows)" for night, (n, known) in state.nights_waiting.items()]
+    more = f" and {number_format.count_text(len(nights) - 3, 'more night')}" if len(nights) > 3 else ""
+    return f" Waiting for labels: {', '.join(nights[:3])}{more}." if nights else ""
 
 
 def _rule_and_scope(check: Check) -> str:
@@ -154,9 +154,9 @@ def _evidence(state: WatchState, checks: Sequence[Check]) -> Table:
 
 def _nights_waiting(state: WatchState) -> list[Table]:
     """Tabulate the nights that wait for labels, their own or those of the night before."""
-    rows: list[Sequence[Any]] = [list(one.values()) for one in _waiting(state)]
+    rows: list[Sequence[Any]] = [(night, *counts) for night, counts in state.nights_waiting.items()]
     title = "Nights that wait for labels; they count in order"
-    return [Table(name="waiting", title=title, columns=["night", "rows", "labelled"], rows=rows)] if rows else []
+    return [Table(name="waiting", title=title, columns=WAITING, rows=rows)] if rows else []
 
 
 def _nights(state: WatchState) -> list[Table]:
