@@ -564,3 +564,23 @@ def test_scores_that_come_again_under_other_ids_do_not_count_when_their_labels_c
     found = watched.labels_for(again, one["labels"])
     assert (found.facts["n"], found.facts["waiting"]) == (ROWS, [])
     assert any("under other ids, and do not count again" in note for note in found.notes)
+
+
+def test_ids_of_other_names_and_a_label_that_means_none(tmp_path: Path, capsys: Any) -> None:
+    one, state = outputs(0), tmp_path / "s.json"
+    rows, late_file = tmp_path / f"{night(0)}.csv", tmp_path / "late.csv"
+    table(rows, one["ids"], None, one["logits"])
+    table(late_file, one["ids"], [-1, *one["labels"][1:].tolist()])
+    for path in (rows, late_file):
+        path.write_text(path.read_text().replace("id,", "inferenceId,", 1))
+    how = ("--ids", "inferenceId", "--ignore-label", "-1")
+    assert watch(state, rows, *LIMITS, *how, "--labels", tmp_path / "none-yet-*.csv") == 0
+    assert watch(state, "--labels", late_file, *how) == 0
+    assert state_file.load(state).nights_waiting == {night(0): (ROWS, ROWS - 1)}
+    assert watch(state, "--labels", late_file, *how, "--labelled", "0.99") == 0
+    assert state_file.load(state).rows == ROWS
+    capsys.readouterr()
+    assert watch(state, "--labels", tmp_path / "gone.csv") == 2
+    assert "no labels by id in" in capsys.readouterr().err
+    with pytest.raises(InputError, match="one label, a class, for each id"):
+        calibcli.Watch(state).labels_for(["a", "b"], [1])

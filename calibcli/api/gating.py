@@ -394,11 +394,13 @@ class Watch:
     @in_python
     def labels_for(
         self,
-        ids: npt.ArrayLike | str | Path,
+        rows: npt.ArrayLike | str | Path,
         /,
         labels: npt.ArrayLike | None = None,
         *,
+        ids: str | None = None,
         label_base: int | None = None,
+        ignore_label: int | None = None,
     ) -> Result:
         """Give rows that wait their labels, in any order, and count the nights that are complete; write the state.
 
@@ -409,19 +411,21 @@ class Watch:
         997
 
         Args:
-            ids, labels: (M,) and (M,), those of any rows; or a file, folder or pattern of files that have both.
-            label_base: what the first class is called.
+            rows, labels: ids of any rows (M,), and their labels (M,); or a file, folder or pattern of files with both.
+            ids: name of the ids in a file.  label_base: what the first class is called.
+            ignore_label: what stands for a label that has not come.
 
         Raises:
             InputError: a label of no class, or a row with another one already: none of them is used.
-            UsageError: there is no state yet.
+            UsageError: there is no state yet, or there are no labels by id.
         """
-        how = {} if label_base is None else {"label_base": label_base}
-        found = late.labels_of(ids, how) if is_path(ids) else None
-        if found is None and labels is not None:
-            found = Labels.of("labels", as_array(ids, "ids"), as_array(labels, "labels"), None)
-        if found is None or len(found.ids) > len(found.texts):
-            raise UsageError("labels without ids", "pass both, or a file with the columns id and label")
+        how: dict[str, Any] = {"ids": ids, "label_base": label_base, "ignore_label": ignore_label}
+        found = late.labels_of(rows, how) if is_path(rows) else None
+        if not is_path(rows) and labels is not None:
+            found = Labels.of("labels", as_array(rows, "ids"), as_array(labels, "labels"), ignore_label)
+        if found is None:
+            problem = f"no labels by id in {rows!s}" if is_path(rows) else "ids without labels"
+            raise UsageError(problem, "pass ids and labels, or a file that is there and has both (--ids KEY)")
         return self._kept(lambda keeper: keeper.label(found), how)
 
     def merge(self, other: Watch | str | os.PathLike[str]) -> Result:

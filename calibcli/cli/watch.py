@@ -74,7 +74,8 @@ def command(
     )
     run.progress("counting")
     if not new and reading.labels:
-        return run.finish(watch.labels_for(Path(reading.labels), label_base=reading.label_base))
+        named = {name: getattr(reading, name) for name in ("ids", "label_base", "ignore_label")}
+        return run.finish(watch.labels_for(Path(reading.labels), **named))
     if not new:
         return run.finish(watch.result())
     return run.finish(watch.update(new, night=night, baseline=baseline, **given_options(reading)))

@@ -106,8 +106,8 @@ class Labels:
     """Labels of rows by id.
 
     Attributes:
-        name: of their file.  ids, texts: (M,) of each.  files: path and sha256 of each.  known: by the salt of the ids'
-            hashes, which of them belong to a row.
+        name: of their file.  ids, texts: (M,) of each.  files: path and sha256 of each.  memo: hashes by
+            salt.
     """
 
     name: str
@@ -118,7 +118,13 @@ class Labels:
 
     @classmethod
     def of(cls, name: str, ids: Array, values: Array, ignored: int | None, files: Sequence[Any] = ()) -> Self:
-        """Leave out what stands for no label: an empty cell, NaN, and `ignored`."""
+        """Leave out what stands for no label: an empty cell, NaN, and `ignored`.
+
+        Raises:
+            InputError: another number of ids than of labels, or several labels for each.
+        """
+        if values.ndim != 1 or ids.shape != values.shape:
+            raise InputError(f"ids {ids.shape} and labels {values.shape}", "pass one label, a class, for each id")
         texts = label_texts(values)
         there = ~absent(texts, ignored)
         return cls(name, np.asarray(ids)[there], texts[there], files)
@@ -282,7 +288,8 @@ def codes(texts: Array, names: Sequence[str], k: int, base: int, ids: Array) -> 
             row = str(ids[np.flatnonzero(texts == text)[0]])
             classes = first_few([*known] or [str(i + base) for i in range(k)], 5)
             problem = f"the label {text[:40]!r} of id {printable(row, 40)} is none of the {k} classes ({classes})"
-            raise InputError(problem, "name the classes where the scores are read, --classes A,B; or --label-base 1")
+            fix = "begin a state with the names of the classes, --classes A,B, where the scores are read"
+            raise InputError(problem, f"{fix}; labels from 1 on: --label-base 1")
         table[text] = code
     return np.array([table[text] for text in texts.tolist()], np.int64)
 
