@@ -77,6 +77,7 @@ def test_every_command_has_one_of_its_own_or_writes_it(tmp_path: Path, capsys: p
         "plan": ["--max", "ece=0.05"],
         "ood": [TEST, VALIDATION],
         "inspect": [TEST],
+        "init": [TEST, "--save", str(tmp_path / "calib.toml")],
     }
     saved, state = str(tmp_path / "t.safetensors"), str(tmp_path / "state.npz")
     own = {  # which the command writes

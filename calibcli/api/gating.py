@@ -28,9 +28,11 @@ from calibcli.gate.config import load as rules_of
 from calibcli.gate.options import Assumptions, Request
 from calibcli.headlines import FACT, headed, listed
 from calibcli.scores import recorded_outputs
-from calibcli.scores.from_arrays import How
+from calibcli.scores.from_arrays import How, as_array
 from calibcli.scores.other_files import is_result
 from calibcli.scores.predictions import Predictions, Progress
+from calibcli.watch import late
+from calibcli.watch.late import Labels
 from calibcli.watch.session import Terms, WatchSession
 from calibcli.watch.state_file import load, locked
 
@@ -379,6 +381,7 @@ class Watch:
             year and in all years together [0.05].
         nll_cap: cap on the loss of a row, in nats [10].  bins: of ece [15].
         config: a calib.toml with the rules.  name: of the model; rows of another model are refused.
+        labelled: share of its rows that have labels from which on a night counts, the others at the worst case [1].
         restart: start a new state, and keep the existing one beside it.
 
     Raises:
@@ -399,6 +402,7 @@ class Watch:
         bins: int | None = None,
         config: str | Path | None = None,
         name: str = "",
+        labelled: float = 1.0,
         restart: bool = False,
     ) -> None:
         request = Request(
@@ -410,7 +414,7 @@ class Watch:
             config=None if config is None else Path(config),
         )
         rules_of(request.config)  # what it names is no place for an output, also where these rules go before its own
-        terms = Terms(rules=request, per_year=per_year, nll_cap=nll_cap, model=name)
+        terms = Terms(rules=request, per_year=per_year, nll_cap=nll_cap, model=name, labelled=labelled)
         self._keeper = WatchSession(path, terms, restart)
         self._path = path
 
@@ -436,27 +440,80 @@ class Watch:
         997
 
         Args:
-            scores, labels, how: (N, K) and (N,), as for `measure`. With `by`, every slice is watched too.
-            night: date of the rows, `2026-11-22`, as text or a date; today, in UTC.
+            scores, labels, how: (N, K) and (N,), as for `measure`. With `by`, every slice is watched too. Several files
+                are of the nights that their names say. Rows without a label (None, NaN), or all rows if there are no
+                `labels`, wait for it by their `ids`; so do the nights after theirs. Of files, `labels` may also name
+                files with labels by id.
+            night: date of the rows, `2026-11-22`, as text or a date; that in the name of the file, or today, in UTC.
             baseline: scores of another model on the same rows, with `margin`.
 
         Raises:
-            InputError: rows that are refused, of another model, or in the state already: none of them is counted.
+            InputError: rows that are refused, of another model, or in the state with other scores: none is counted.
             UsageError: a rule without a meaning, or others than those of the state.
         """
         more: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
         more |= {"by": (how["by"],)} if isinstance(how.get("by"), str) else {}
+        date = night if isinstance(night, str) else str(night)[:10]
+        known: Labels | None = None
         if is_path(scores):
-            parts: list[Any] = [Path(scores)] if isinstance(scores, str | Path) else list(cast(Any, scores))
+            known = late.labels_of(labels, how) if isinstance(labels, str | Path) else None
+            named = [scores] if isinstance(scores, str | Path) else list(cast(Any, scores))
+            parts: list[tuple[str, Any]] = late.nights_of(named, date, recorded_outputs.reading_of(how), known)
         else:
-            parts = [given(Watch.update, scores, labels, how)]
-            more = {"by": tuple(parts[0].slices)} if parts[0].slices else {}
+            values = None if labels is None or isinstance(scores, Predictions) else as_array(labels, "labels")
+            if values is not None and late.gaps(values):
+                labels = None
+            parts = [(date, given(Watch.update, scores, labels, how, need_labels=labels is not None))]
+            if values is not None and labels is None and parts[0][1].ids is not None:
+                known = Labels.of("labels", parts[0][1].ids, values, None)
+            more = {"by": tuple(parts[0][1].slices)} if parts[0][1].slices else {}
 
         def count(keeper: WatchSession) -> None:
-            for part in extensions.with_progress(parts, lambda part: part.name if isinstance(part, Path) else ""):
-                keeper.update(part, night if isinstance(night, str) else str(night)[:10], file_of(baseline))
+            for day, part in extensions.with_progress(
+                parts, lambda one: one[1].name if isinstance(one[1], Path) else ""
+            ):
+                keeper.update(part, day, file_of(baseline), known)
+            if known is not None:
+                keeper.label(known)
 
         return self._kept(count, more)
+
+    @in_python
+    def labels_for(
+        self,
+        rows: npt.ArrayLike | str | Path,
+        /,
+        labels: npt.ArrayLike | None = None,
+        *,
+        ids: str | None = None,
+        label_base: int | None = None,
+        ignore_label: int | None = None,
+    ) -> Result:
+        """Give rows that wait their labels, in any order, and count the nights that are complete; write the state.
+
+        >>> watch = calibcli.Watch(min={"accuracy": 0.85})
+        >>> watch.update(logits, ids=file["ids"], night="2026-11-22").facts["waiting"]
+        [{'night': '2026-11-22', 'rows': 997, 'labelled': 0}]
+        >>> watch.labels_for(file["ids"], labels).facts["n"]
+        997
+
+        Args:
+            rows, labels: ids of any rows (M,), and their labels (M,); or a file, folder or pattern of files with both.
+            ids: name of the ids in a file.  label_base: what the first class is called.
+            ignore_label: what stands for a label that has not come.
+
+        Raises:
+            InputError: a label of no class, or a row with another one already: none of them is used.
+            UsageError: there is no state yet, or there are no labels by id.
+        """
+        how: dict[str, Any] = {"ids": ids, "label_base": label_base, "ignore_label": ignore_label}
+        found = late.labels_of(rows, how) if is_path(rows) else None
+        if not is_path(rows) and labels is not None:
+            found = Labels.of("labels", as_array(rows, "ids"), as_array(labels, "labels"), ignore_label)
+        if found is None:
+            problem = f"no labels by id in {rows!s}" if is_path(rows) else "ids without labels"
+            raise UsageError(problem, "pass ids and labels, or a file that is there and has both (--ids KEY)")
+        return self._kept(lambda keeper: keeper.label(found), how)
 
     def merge(self, other: Watch | str | os.PathLike[str]) -> Result:
         """Add the rows of another part, or machine, that was begun with the same rules; write the state.
@@ -497,7 +554,12 @@ class Watch:
             self._keeper.read_again()
             self._keeper.notes, self._keeper.files = [], []
             self._keeper.terms = dataclasses.replace(self._keeper.terms, reading=reading)
-            change(self._keeper)
+            before = self._keeper.state
+            try:
+                change(self._keeper)
+            except BaseException:  # of several files all are counted, or none
+                self._keeper.state = before
+                raise
             self._keeper.keep()
         return self.result()
 

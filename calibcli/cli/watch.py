@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibcli.cli.run import CommandRun, given_options, takes
-from calibcli.core.options import Alpha, Count, Nats, PerYear, argument, option
+from calibcli.core.options import Alpha, Count, Nats, PerYear, Share, argument, option
 from calibcli.gate.options import LIMIT, MAX, MIN
 from calibcli.scores.reading_options import Reading
 
@@ -16,17 +16,26 @@ PANEL = "Gate"
 def command(
     *,
     state: Path = argument("State of the watch, a .json file; created if it does not exist.", writes="file"),
-    new: tuple[Path, ...] = argument("New rows (scores with labels), or states of other machines.", ()),
+    new: tuple[Path, ...] = argument(
+        "New rows: scores with labels, or with --labels FILE; a file per night, named by its date. Or states of other "
+        "machines.",
+        (),
+    ),
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
     baseline: str | None = option(None, "Scores of another model on the same new rows.", metavar="FILE"),
     margin: tuple[str, ...] = option(
         (), "Largest allowed loss against the baseline, such as accuracy=0.01 (calib list metrics).", metavar=LIMIT
     ),
-    night: str = option("", "Date of the rows, such as 2026-11-22 (default: today, in UTC)."),
+    night: str = option(
+        "", "Date of the rows, such as 2026-11-22 (default: that in the name of the file, or today, in UTC)."
+    ),
     alpha: Alpha | None = option(None, "Error probability of each claim, over all evaluations (default: 0.05)."),
     per_year: PerYear | None = option(
         None, "Probability of a false drift alarm, in one year and in all years together (default: 0.05)."
+    ),
+    labelled: Share = option(
+        1.0, "Share of its rows that must have labels for a night to count; the others count at the worst case."
     ),
     nll_cap: Nats | None = option(None, "For nll: cap on the loss of a row, in nats (default: 10)."),
     bins: Count | None = option(None, "Number of bins of ece (default: 15)."),
@@ -40,7 +49,8 @@ def command(
 
     It can be evaluated every night without end: the probability that any evaluation is wrong is at most alpha. The
     rules are those of `calib check`, fixed when the state is created. Without NEW, the state is shown. A file of 0 rows
-    only adds a night to the list.
+    only adds a night to the list. Labels may come later, in files of their own (--labels FILE, by id): a night counts
+    when all of its rows have them.
 
     Exit codes: 0 no alarm, 1 alarm, 2 wrong request, 4 input refused (nothing of it is counted).
 
@@ -59,9 +69,13 @@ def command(
         bins=bins,
         config=config,
         name=name,
+        labelled=labelled,
         restart=restart,
     )
     run.progress("counting")
+    if not new and reading.labels:
+        named = {name: getattr(reading, name) for name in ("ids", "label_base", "ignore_label")}
+        return run.finish(watch.labels_for(Path(reading.labels), **named))
     if not new:
         return run.finish(watch.result())
     return run.finish(watch.update(new, night=night, baseline=baseline, **given_options(reading)))

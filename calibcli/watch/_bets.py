@@ -204,18 +204,21 @@ class WatchedRule:
         return len(self.claims[0])
 
 
-def tables(watched: WatchedRule, cell: Ints, value: Floats, weight: Floats | None, cells: int) -> tuple[Floats, Floats]:
+def tables(
+    watched: WatchedRule, cell: Ints, value: Floats, weight: Floats | None, cells: int, high: Floats | None = None
+) -> tuple[Floats, Floats]:
     """Compute the log wealth (cells, A, L) of rows against "the rule is kept", and against "the rule is broken".
 
     Args:
         cell: (n,) cell of each row.  value: (n,).  weight: (n,) number of rows that each one counts for, or None.
+        high: (n,) where the values lie between `value` and `high`: each bet gets the least wealth that they may give.
     """
     wealths = []
     for claims in watched.claims:
         table = np.empty((cells, len(claims), L))
         for a, (sign, claimed) in enumerate(claims):
             room = claimed - watched.low if sign > 0 else watched.high - claimed
-            gain = sign * (value - claimed)
+            gain = sign * ((value if sign > 0 or high is None else high) - claimed)
             for i, stake in enumerate(stakes(room, watched.high - watched.low)):
                 wealth = np.log1p(stake * gain)
                 table[:, a, i] = np.bincount(cell, wealth if weight is None else weight * wealth, cells)

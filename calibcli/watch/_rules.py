@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -119,6 +120,28 @@ def evidence(
     }
 
 
+def worst_evidence(watched: WatchedRule, source: RecordedOutputs, cap: float) -> dict[str, Any] | str:
+    """Return the same of rows without labels, at the least that each bet may get of them; their sums are 0."""
+    gate, labels = gate_of(watched), range(source.predictions.k)
+    found = dict[str, list[Any]]()
+    for label in labels:
+        rows = dataclasses.replace(source.predictions, labels=np.full(source.predictions.n, label))
+        every = RecordedOutputs(rows, source.config)
+        parts = every.slices(gate)
+        if isinstance(parts, str):
+            return parts
+        for name in parts if not watched.by else [one for one in parts if one in watched.values]:
+            cell, value, weight, groups = _rows(watched, every, gate, parts[name], cap)
+            here = found.setdefault(name, [cell, value, value, weight, groups])
+            if len(here[0]) != len(cell) or (here[0] != cell).any():
+                return "which rows it is about depends on their labels, so that it needs all of them (--labelled 1)"
+            here[1:3] = np.minimum(here[1], value), np.maximum(here[2], value)
+    return {
+        name: _wealth_and_sums(watched, cell, low, weight, groups, high)
+        for name, (cell, low, high, weight, groups) in found.items()
+    }
+
+
 def _rows(watched: WatchedRule, source: RecordedOutputs, gate: Gate, part: Part, cap: float) -> tuple[Any, ...]:
     """Return (cell, value, weight, group) of the rows of a part."""
     choice = source.judged(gate)
@@ -157,12 +180,22 @@ def _differences(
 
 
 def _wealth_and_sums(
-    watched: WatchedRule, cell: Ints, value: Floats, weight: Floats | None, groups: Ints | None
+    watched: WatchedRule,
+    cell: Ints,
+    value: Floats,
+    weight: Floats | None,
+    groups: Ints | None,
+    high: Floats | None = None,
 ) -> tuple[Floats, Floats, Floats]:
     if groups is not None:
+        if high is not None:
+            high = _one_row_per_group(watched, cell, high, weight, groups)[1]
         cell, value, weight = _one_row_per_group(watched, cell, value, weight, groups)
     value = np.clip(value, watched.low, watched.high)
     size = watched.size
+    if high is not None:
+        high = np.clip(high, watched.low, watched.high)
+        return (*tables(watched, cell, value, weight, size, high), np.zeros((size, 2)))
     weights = [None, value] if weight is None else [weight, weight * value]
     sums = np.stack([np.bincount(cell, w, size) for w in weights], axis=-1).astype(np.float64)
     return (*tables(watched, cell, value, weight, size), sums)

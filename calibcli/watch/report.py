@@ -20,6 +20,7 @@ from calibcli.watch.state_file import WatchState
 
 SHOWN = 10  # nights in the table; the plot and the JSON have all that are kept
 PANELS = 6  # most streams that are plotted
+WAITING = ("night", "rows", "labelled")
 LARGEST = 300.0  # power of ten that a float can still hold
 BROKEN, DRIFT, KEPT = "rule broken", "drift", "rule kept"
 LINES = (("fail", BROKEN), ("drift", DRIFT), ("pass", KEPT))
@@ -39,20 +40,21 @@ def result(state: WatchState) -> Result:
             notes[judging.blind_spot(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
     settings = state.settings
     facts: dict[str, Any] = {
-        "headline": headline(state, checks),
+        "headline": headline(state, checks) + _waits(state),
         "nights": state.nights,
         "last_night": state.night,
         "n": state.rows,
         "alpha": settings.alpha,
         "per_year": settings.per_year,
         "model": settings.model,
+        "waiting": [dict(zip(WAITING, (night, *counts))) for night, counts in state.nights_waiting.items()],
         "history": history(state),
     }
     return Result(
         command="watch",
         estimates=judged_estimates(checks),
         checks=checks,
-        tables=[_evidence(state, checks), *_nights(state)],
+        tables=[*_nights_waiting(state), _evidence(state, checks), *_nights(state)],
         plots=Later(lambda: night_plots(state)),
         notes=[*notes],
         facts=facts,
@@ -62,7 +64,7 @@ def result(state: WatchState) -> Result:
 def headline(state: WatchState, checks: Sequence[Check]) -> str:
     """Write the verdicts in one to three sentences."""
     if not state.nights:
-        return "No rows yet."
+        return "No night is counted yet."
     seen = f"{number_format.count_text(state.nights, 'night')} and {number_format.count_text(state.rows, 'row')}"
     failed = [c for c in checks if c.outcome == "fail"]
     if failed:
@@ -78,6 +80,13 @@ def headline(state: WatchState, checks: Sequence[Check]) -> str:
         ],
     }
     return " ".join([f"No alarm in {seen}.", *(f"{word}: {listed(some)}." for word, some in groups.items() if some)])
+
+
+def _waits(state: WatchState) -> str:
+    """Say which nights wait, with their labels and rows, as a sentence behind the verdicts."""
+    nights = [f"{night} ({known:,} of {n:,} rows)" for night, (n, known) in state.nights_waiting.items()]
+    more = f" and {number_format.count_text(len(nights) - 3, 'more night')}" if len(nights) > 3 else ""
+    return f" Waiting for labels: {', '.join(nights[:3])}{more}." if nights else ""
 
 
 def _rule_and_scope(check: Check) -> str:
@@ -141,6 +150,13 @@ def _evidence(state: WatchState, checks: Sequence[Check]) -> Table:
             rows.append([check.rule, check.scope, word, _power_text(float(logs[key])), _power_text(limits[key])])
     columns = ["rule", "scope", "claim", "E", "E needed"]
     return Table(name="evidence", title="Evidence for each claim, and what is needed", columns=columns, rows=rows)
+
+
+def _nights_waiting(state: WatchState) -> list[Table]:
+    """Tabulate the nights that wait for labels, their own or those of the night before."""
+    rows: list[Sequence[Any]] = [(night, *counts) for night, counts in state.nights_waiting.items()]
+    title = "Nights that wait for labels; they count in order"
+    return [Table(name="waiting", title=title, columns=WAITING, rows=rows)] if rows else []
 
 
 def _nights(state: WatchState) -> list[Table]:

@@ -18,22 +18,23 @@ import numpy as np
 
 from calibcli import __version__
 from calibcli.core import extensions
-from calibcli.core.errors import InputError, NoRows, UsageError
+from calibcli.core.errors import InputError, NoRows, UsageError, printable
 from calibcli.core.files import stamp
 from calibcli.core.number_format import first_few
-from calibcli.core.options import Nats, PerYear, check_options
+from calibcli.core.options import Nats, PerYear, Share, check_options
 from calibcli.core.result import Result
 from calibcli.gate import check
-from calibcli.gate.baseline import hashes as hashes_of
-from calibcli.gate.check import Baselines, columns_wanted, read_scores
+from calibcli.gate.check import Baselines, columns_wanted
 from calibcli.gate.config import Config
 from calibcli.gate.options import Request
 from calibcli.gate.sources import RecordedOutputs, otherwise, recorded_reading
-from calibcli.scores.predictions import Predictions
+from calibcli.scores.columns import columns
+from calibcli.scores.predictions import ArrayScores, Predictions
 from calibcli.watch import _rules as rules
-from calibcli.watch import report, state_file
+from calibcli.watch import late, report, state_file
 from calibcli.watch._bets import WatchedRule, joined
-from calibcli.watch.state_file import AGAIN, IDS, NIGHTS, Hashes, Settings, WatchState
+from calibcli.watch.late import Labels, Waiting
+from calibcli.watch.state_file import AGAIN, IDS, NIGHTS, SEEN, Hashes, Settings, WatchState
 
 # Functions on states: add the rows of a night, or merge another state.
 
@@ -74,7 +75,7 @@ def resolved_night(night: str, state: WatchState, path: str) -> str:
             problem = f"the last night of {path} is {state.night}, which has not come yet: today is {date}"
             raise InputError(problem, "set the clock, or say which night it is: --night DATE")
         problem = f"the night {date} is over: {path} is at {state.night}"
-        raise InputError(problem, f"count late labels on the night that they come: --night {state.night}")
+        raise InputError(problem, "pass nights in order; labels of its rows may come later (--labels), rows may not")
     return date
 
 
@@ -99,13 +100,22 @@ def go_on_to(night: str, state: WatchState) -> None:
     state.night, state.nights, state.rows_tonight = night, state.nights + 1, 0
 
 
-def add(state: WatchState, source: RecordedOutputs, baselines: Any, path: str, night: str) -> str:
+def add(
+    state: WatchState,
+    source: RecordedOutputs,
+    baselines: Any,
+    path: str,
+    night: str,
+    hashed: bool = False,
+    labelled: bool = True,
+) -> str:
     """Count the rows of a source. Return a note if they are in the state already and nothing was added, else "".
 
     Rows are refused before anything is changed.
 
     Args:
         baselines: baselines by path, for rules against a baseline.  path: tonight's baseline.
+        hashed: whether ids are hashes.  labelled: False counts the rows at the worst of all labels.
 
     Raises:
         InputError: some of the rows are in the state, they have sampling weights, or a column is missing.
@@ -114,15 +124,20 @@ def add(state: WatchState, source: RecordedOutputs, baselines: Any, path: str, n
     rules.refuse_sampling_weights(source)
     evidence_by_rule = {}
     for i, rule in enumerate(extensions.with_progress(state.settings.rules, lambda rule: rule.rule)):
-        by_slice = rules.evidence(rule, source, baselines, path, state.settings.cap)
+        cap = state.settings.cap
+        by_slice = (
+            rules.evidence(rule, source, baselines, path, cap) if labelled else rules.worst_evidence(rule, source, cap)
+        )
         if isinstance(by_slice, str):
             problem = f"{rule.rule} cannot be watched tonight: {by_slice}"
             raise InputError(problem, "nothing was counted; see --by, --baseline")
         evidence_by_rule[i] = by_slice
-    digest, hashes = _batch_digest(state, source)
-    content = _content_digest(source)
+    digest, hashes = _batch_digest(state, source, hashed)
+    content = _content_digest(source) if labelled else ""
     if digest and digest in state.batches:
-        return f"{name}: these rows are in the state already, and count once"
+        return _counted_already(name)
+    if content and content in state.batches and hashed:  # they wait no more
+        return f"{name}: its scores and labels are in the state already, under other ids, and do not count again"
     if content and content in state.batches:
         problem = f"the scores and labels of {name} are in the state already, in another order or under other ids"
         raise InputError(f"{problem}; nothing was counted", "pass rows that are new, under the ids that they keep")
@@ -136,7 +151,68 @@ def add(state: WatchState, source: RecordedOutputs, baselines: Any, path: str, n
     state.rows += source.predictions.n
     state.rows_tonight += source.predictions.n
     state.batches += [one for one in (digest, content) if one]
+    if (ids := source.predictions.ids) is not None:
+        new = np.empty(min(len(ids), state_file.RECENT), SEEN)
+        last = source.predictions.take(np.arange(len(ids) - len(new), len(ids)))
+        new["id"] = last.ids if hashed else late.hashed(np.asarray(last.ids), state.settings.digest)
+        new["scores"], new["label"] = _fingerprints(last), last.labels if labelled else -1
+        state.seen = np.concatenate([state.seen, new])[-state_file.RECENT :]
     return ""
+
+
+def _counted_already(name: str) -> str:
+    return f"{name}: these rows are in the state already, and count once"
+
+
+def _fingerprints(rows: Predictions) -> Any:
+    """Return (N,) uint32 that differ where the confidence or the prediction does."""
+    table = columns(dataclasses.replace(rows, labels=np.maximum(rows.labels, 0)), class_bins=())
+    bits = table.confidence.astype(np.float64).view(np.uint64) ^ table.predicted.astype(np.uint64) << np.uint64(40)
+    return (bits * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)).astype(np.uint32)
+
+
+def unseen(state: WatchState, rows: Predictions, ids: Any) -> tuple[Predictions, str]:
+    """Return the rows that are new, and a note on those that are not; these may bring labels to rows that wait.
+
+    Args:
+        ids: hashes of the ids.
+
+    Raises:
+        InputError: a row is in the state with other scores, or another label.
+    """
+    old = np.zeros(rows.n, bool)
+    for i, one in enumerate(state.waiting):
+        here, there = late.matches(ids, one.ids)
+        if len(here):
+            same = (rows.take(here).logits == one.rows.take(there).logits).all(axis=1)
+            _refuse_changed(rows, here[~same], "other scores")
+            known = rows.labels[here] >= 0
+            labels = one.rows.labels.copy()
+            _refuse_changed(
+                rows, here[known & (labels[there] >= 0) & (labels[there] != rows.labels[here])], "another label"
+            )
+            labels[there[known]] = rows.labels[here[known]]
+            state.waiting[i] = dataclasses.replace(one, rows=dataclasses.replace(one.rows, labels=labels))
+            old[here] = True
+    here, there = late.matches(ids, state.seen["id"])
+    if len(here):
+        _refuse_changed(rows, here[_fingerprints(rows.take(here)) != state.seen["scores"][there]], "other scores")
+        labels = state.seen["label"][there]
+        _refuse_changed(
+            rows, here[(labels >= 0) & (rows.labels[here] >= 0) & (labels != rows.labels[here])], "another label"
+        )
+        old[here] = True
+    note = f"{rows.source}: {old.sum():,} of {rows.n:,} rows are in the state already, and count once"
+    if old.all():
+        note = _counted_already(rows.source)
+    return (rows.take(np.flatnonzero(~old)), note) if old.any() else (rows, "")
+
+
+def _refuse_changed(rows: Predictions, at: Any, what: str) -> None:
+    if len(at):
+        problem = f"id {printable(str(np.asarray(rows.ids)[at[0]]), 40)} of {rows.source} is in the state with {what}"
+        more = f" ({len(at):,} rows in all)" if len(at) > 1 else ""
+        raise InputError(f"{problem}{more}; nothing was counted", "pass each row once, or as it was")
 
 
 def record(state: WatchState) -> None:
@@ -177,8 +253,15 @@ def merged(first: WatchState, other: WatchState, path: str) -> WatchState:
     if set(first.batches) & set(other.batches):
         raise InputError(f"{path} holds rows that the state has too", "merge each part once")
     _refuse_repeated(first, other.ids[other.ids <= first.ids_cut], path)
+    mine, its = (np.concatenate([one.seen["id"], *(w.ids for w in one.waiting)]) for one in (first, other))
+    if len(np.intersect1d(mine, its)):
+        raise InputError(f"{path} holds rows that the state has too", "merge each part once")
+    waiting = [*first.waiting, *other.waiting]
+    if over := [one.night for one in waiting if one.night < max(first.night, other.night)]:
+        problem = f"the night {min(over)}, which waits for labels, is over in the other state"
+        raise InputError(problem, "merge parts before the next night is counted")
     if not (first.night and other.night):
-        return first if first.night else other
+        return dataclasses.replace(first if first.night else other, waiting=waiting)
     parts = [state.nights <= 1 for state in (first, other)]
     late = min(first.night, other.night)
     if late != max(first.night, other.night):
@@ -196,6 +279,7 @@ def merged(first: WatchState, other: WatchState, path: str) -> WatchState:
     union.streams = {key: joined(stream, other.streams[key]) for key, stream in first.streams.items()}
     union.history = _merged_history(first.history, other.history)
     union.batches = [*first.batches, *other.batches]
+    union.waiting, union.seen = waiting, np.concatenate([first.seen, other.seen])[-state_file.RECENT :]
     union.ids, union.ids_cut = first.ids, min(first.ids_cut, other.ids_cut)
     _remember(union, other.ids)
     return union
@@ -235,13 +319,20 @@ def _merged_history(first: Sequence[dict[str, Any]], other: Sequence[dict[str, A
 def copied(state: WatchState) -> WatchState:
     """Copy a state, so that an update that is refused changes nothing."""
     streams = {key: dataclasses.replace(stream, crossed=dict(stream.crossed)) for key, stream in state.streams.items()}
-    return dataclasses.replace(state, streams=streams, history=[*state.history], batches=[*state.batches])
+    history, batches, waiting = [*state.history], [*state.batches], [*state.waiting]
+    return dataclasses.replace(state, streams=streams, history=history, batches=batches, waiting=waiting)
 
 
-def _batch_digest(state: WatchState, source: RecordedOutputs) -> tuple[str, Hashes | None]:
+def _batch_digest(
+    state: WatchState, source: RecordedOutputs, hashed: bool = False, labels: bool = False
+) -> tuple[str, Hashes | None]:
     """Return a digest of the rows, and the hashes of their groups, or ids, none of which may come twice.
 
     The digest is "" where other rows may well look the same.
+
+    Args:
+        hashed: whether ids, and names of groups, are hashes already.  labels: whether labels are in the digest of rows
+            with ids, which may come again with more of them; they were in states of schema 1.
 
     Raises:
         InputError: samples are there twice, or the ids are not unique.
@@ -257,11 +348,11 @@ def _batch_digest(state: WatchState, source: RecordedOutputs) -> tuple[str, Hash
     names = rows.ids
     if rows.groups is not None and rows.group_names is not None:
         names = rows.group_names[np.unique(rows.groups)]
-    hashes = None if names is None else hashes_of(names, state.settings.digest)
+    hashes = names if names is None or hashed else late.hashed(names, state.settings.digest)
     if hashes is None and len(np.unique(table.confidence[:100_000])) < DISTINCT:
         return "", None
     digest = hashlib.blake2b(digest_size=8)
-    for column in (rows.labels, table.confidence, hashes):
+    for column in (rows.labels if labels or rows.ids is None else None, table.confidence, hashes):
         digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
     return digest.hexdigest(), hashes
 
@@ -314,6 +405,7 @@ class Terms:
     Attributes:
         rules: `max`, `min`, `margin`, `baseline`, `alpha`, `bins` and `config` of a gate.
         per_year: probability of a false drift alarm.  nll_cap: most nats of a row.  model: name of the model.
+        labelled: share of its rows that have labels from which on a night counts, the others at their worst.
         reading: how files are read.
     """
 
@@ -321,6 +413,7 @@ class Terms:
     per_year: PerYear | None = None
     nll_cap: Nats | None = None
     model: str = ""
+    labelled: Share = 1.0
     reading: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -361,24 +454,30 @@ class WatchSession:
             self.state = state_file.load(self.path, update=True)
         self.read_stamp = current
 
-    def update(self, given: Predictions | str | Path, night: str = "", baseline: str = "") -> None:
+    def update(
+        self, given: Predictions | str | Path, night: str = "", baseline: str = "", labels: Labels | None = None
+    ) -> None:
         """Count rows in memory or of a file, or merge a file that is a state. `keep` writes the result.
+
+        Args:
+            labels: of these rows and others, by id.
 
         Raises:
             InputError: the rows or the state are refused, and nothing of them is counted.
         """
         self.read_stamp = ()
-        if not isinstance(given, Predictions) and state_file.is_state(given):
+        if not isinstance(given, Predictions) and late.is_state(given):
             self.merge(state_file.load(given), str(given))
             return
         config = self._config(str(given) if not isinstance(given, Predictions) else "rows", baseline)
         reading = check.reading(self.terms.reading, config)
+        texts = None
         try:
-            rows = (
-                given
-                if isinstance(given, Predictions)
-                else read_scores(given, reading, columns_wanted(config), config, self.terms.reading)
-            )
+            if isinstance(given, Predictions):
+                rows = given
+            else:
+                wanted = columns_wanted(config)
+                rows, texts = late.read(Path(given), reading, wanted, labels, config, self.terms.reading)
         except NoRows as error:
             if self.state is None:  # a new state needs rows, to know what their scores are
                 raise
@@ -389,6 +488,9 @@ class WatchSession:
             self.notes.append(f"{no_rows}; was there no traffic on {night}?")
             self.state = state
             return
+        old = self.state and self.state.settings
+        if old and not rows.record.labelled and (rows.classes is None or rows.event == old.event):
+            rows = dataclasses.replace(rows, classes=old.names or rows.classes)
         source = RecordedOutputs(rows, config)
         read = recorded_reading(source)
         if read is not None and (other := otherwise(config, read)):
@@ -399,26 +501,139 @@ class WatchSession:
         state = WatchState.begin(settings) if self.state is None else copied(self.state)
         if self.state is not None:
             state_file.refuse_other_settings(self.state, settings, self.name)
-            state = self._with_new_slices(state, source)
+        digests = {""} if rows.n > BLOCK else {_batch_digest(state, source, labels=one)[0] for one in (False, True)}
+        if rows.ids is not None:
+            ids = late.hashed(rows.ids, state.settings.digest)
+            rows, note = unseen(state, self._labelled(rows, ids, texts, labels, state.settings.digest), ids)
+            self.notes += [note] if note else []
+        if rows.n and digests & {one for one in state.batches if one}:
+            self.notes.append(_counted_already(rows.source))
+        elif rows.n:
+            state = self._take_in(state, RecordedOutputs(rows, config), reading, night, baseline)
+        self.state = self._count_nights(state, config)
+        self.files += [*source.files, *map(dict, config.files)]
+
+    def label(self, labels: Labels) -> None:
+        """Give labels to rows that wait, by id, and count the nights that need no more of them.
+
+        Raises:
+            InputError: a label of no class, or a row has another one.
+        """
+        if self.state is None:
+            return
+        state, settings, base = copied(self.state), self.state.settings, self.terms.reading.get("label_base") or 0
+        ids, known = labels.hashed(settings.digest), np.zeros(len(labels.ids), bool)
+        for i, one in enumerate(state.waiting):
+            here, there = late.matches(ids, one.ids)
+            known[here] = True
+            state.waiting[i] = dataclasses.replace(one, rows=labels.given(one.rows, here, there, base))
+        here, there = late.matches(ids, state.seen["id"])
+        known[here] = True
+        if len(here) and settings.classes:
+            every = state.seen["label"].astype(np.int64)
+            counted = Predictions(
+                scores=ArrayScores(np.empty((len(every), settings.classes))),
+                labels=every,
+                classes=settings.names or None,
+            )
+            labels.given(counted, here, there, base)  # which refuses other labels than those
+            if missed := int((every[there] < 0).sum()):
+                self.notes.append(f"{missed:,} labels came after their night was counted, at the worst case for these")
+        if not known.all():
+            rows = f"{(~known).sum():,} of {len(known):,} labels in {labels.name}"
+            self.notes.append(
+                f"{rows} are of rows that neither wait nor are among the last {state_file.RECENT:,} counted"
+            )
+        self.read_stamp = ()
+        self.state = self._count_nights(state, self._config("labels", ""))
+        self.files += [dict(entry) for entry in labels.files]
+
+    def _labelled(self, rows: Predictions, ids: Any, texts: Any, labels: Labels | None, salt: str) -> Predictions:
+        """Return rows with the labels of their file, or those that come by id; -1 where there is none."""
+        if rows.record.labelled:
+            return rows
+        rows, base = dataclasses.replace(rows, labels=np.full(rows.n, -1)), self.terms.reading.get("label_base") or 0
+        if texts is not None:
+            at = np.flatnonzero(~late.absent(texts))
+            rows = Labels(rows.source, np.asarray(rows.ids), texts).given(rows, at, at, base)
+        if labels is not None:
+            rows = labels.given(rows, *late.matches(labels.hashed(salt), ids), base)
+        return rows
+
+    def _take_in(
+        self, state: WatchState, source: RecordedOutputs, reading: Mapping[str, Any], night: str, baseline: str
+    ) -> WatchState:
+        """Count new rows, or let them wait for labels: their own, or those of a night before."""
         asked_night, night = night, resolved_night(night, state, self.name)
         if not asked_night and state.night == night and state.rows_tonight and not self.files:
             self.notes.append(
                 f"{night}, today in UTC, has {state.rows_tonight:,} rows already, and these count for the same night, "
                 "in which no drift is seen; if they are of another night, write its date: --night DATE"
             )
-        baselines = Baselines(source, reading)
-        for part in _blocks(source):
-            note = add(state, part, baselines, baseline or _baseline(config), night)
-            self.notes += [note] if note else []
-        self.notes += [*source.unjudged(), *source.predictions.notes]
-        if source.predictions.ids is None and source.predictions.groups is None:
-            unique = source.predictions.record.unique
+        rows, path = source.predictions, baseline or _baseline(source.config)
+        if (not rows.record.labelled and (rows.ids is None or (rows.labels < 0).any())) or any(
+            one.night <= night for one in state.waiting
+        ):
+            if path:
+                fix = "pass the rows when all of them have labels"
+                raise InputError("rows that are compared with a baseline cannot wait for labels", fix)
+            self._refuse_for_good(state, source)
+            state.waiting.append(Waiting.of(night, rows, state.settings.digest))
+        else:
+            state = self._with_new_slices(state, source)
+            baselines = Baselines(source, reading)
+            for part in _blocks(source):
+                note = add(state, part, baselines, path, night)
+                self.notes += [note] if note else []
+            record(state)
+            self.files += baselines.files
+        self.notes += [*source.unjudged(), *rows.notes]
+        if rows.ids is None and rows.groups is None:
+            unique = rows.record.unique
             which = f"--ids {shlex.quote(unique[0])} if that names them" if unique else "name them with --ids"
             note = "rows have no ids: rows that come twice are noticed only where a whole batch does"
             self.notes.append(f"{note}; {which}")
-        record(state)
-        self.state, self.files = state, [*self.files, *source.files, *baselines.files]
-        self.files += [dict(entry) for entry in config.files]
+        return state
+
+    def _refuse_for_good(self, state: WatchState, source: RecordedOutputs) -> None:
+        """Refuse rows that could never be counted, as rows that wait are in the state to stay."""
+        rules.refuse_sampling_weights(source)
+        hashes, rows = _batch_digest(state, source)[1], source.predictions
+        if hashes is not None:
+            groups = [one.rows.group_names for one in state.waiting if one.rows.group_names is not None]
+            for ids in (state.ids, *(groups if rows.groups is not None else ())):
+                known = dataclasses.replace(state, ids=ids, ids_cut=state.ids_cut if ids is state.ids else 2**64 - 1)
+                _refuse_repeated(known, hashes, rows.source, rows.groups is not None)
+
+    def _count_nights(self, state: WatchState, config: Config) -> WatchState:
+        """Count the nights that need no more labels, in order, up to the first that does."""
+        gates = tuple(rules.gate_of(rule) for rule in state.settings.rules)
+        config = dataclasses.replace(config, gates=gates)
+        for night, (n, labelled) in state.nights_waiting.items():
+            if labelled < n and labelled < self.terms.labelled * n - 1e-9:
+                break
+            for rows in [one.rows for one in state.waiting if one.night == night]:
+                known = rows.labels >= 0
+                if rows.groups is not None:  # a group counts as one row
+                    known = ~np.isin(rows.groups, rows.groups[~known])
+                whole = RecordedOutputs(dataclasses.replace(rows, labels=np.maximum(rows.labels, 0)), config)
+                state = self._with_new_slices(state, whole)
+                for chosen, there in ((known, True), (~known, False)):
+                    if chosen.any():
+                        part = (
+                            whole
+                            if chosen.all()
+                            else RecordedOutputs(whole.predictions.take(np.flatnonzero(chosen)), config)
+                        )
+                        note = add(state, part, None, "", night, hashed=True, labelled=there)
+                        self.notes += [note] if note else []
+                if not known.all():
+                    state.batches.append(_batch_digest(state, whole, hashed=True)[0])
+                    missing = f"{(~known).sum():,} of {rows.n:,} rows of {night}"
+                    self.notes.append(f"{missing} have no label, and count at the worst case for each claim")
+            state.waiting = [one for one in state.waiting if one.night != night]
+            record(state)
+        return state
 
     def merge(self, other: WatchState, name: str) -> None:
         """Add the rows of another state.
@@ -432,6 +647,8 @@ class WatchSession:
         self.state = merged(copied(self.state), other, name) if self.state else other
         if self.state.night:
             record(self.state)
+        if self.state.waiting:
+            self.state = self._count_nights(self.state, self._config(name, ""))
 
     def keep(self) -> None:
         """Write the state to its file."""

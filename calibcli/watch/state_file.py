@@ -1,7 +1,8 @@
 """The state of a watch, in one JSON file: its rules, their streams, and which nights and rows were counted.
 
-The file holds no rows, but a sample of the hashes of their ids, or groups, and a digest of each batch. It is written
-whole or not at all, a checksum detects changes by other programs, and a process that updates it makes others wait.
+Of rows that were counted, the file has a sample of the hashes of their ids, or groups, a digest of each batch, and what
+recognises the last ones. Rows that wait for labels are in it, with their scores. It is written whole or not at all, a
+checksum detects changes by other programs, and a process that updates it makes others wait.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ from calibcli.core.options import Alpha, Nats, PerYear, Range
 from calibcli.gate.baseline import squeezed, unsqueezed
 from calibcli.scores.files.source import Source
 from calibcli.watch._bets import Stream, WatchedRule, thresholds
+from calibcli.watch.late import FORMAT, StoredRows, Waiting
 
-FORMAT, SCHEMA = "calib-watch", 1
+SCHEMA = 2  # 1: without `waiting` and `seen`
 NIGHTS = 400  # nights of the history that are kept
 BATCHES = 1024  # digests that are kept, two per batch
 MOST = 1 << 26  # most bytes of the history, unpacked
 LARGEST = 1 << 29  # most bytes of a state: a hundred slices of many rules with a thousand bins
 IDS = 1024  # hashes that are kept, the smallest
+SEEN = np.dtype([("id", "<u8"), ("scores", "<u4"), ("label", "<i4")])  # of a row; the label is -1 where there was none
+RECENT = 1 << 12  # rows of which this is kept, the last
 COUNTS = ("night", "nights", "rows", "rows_tonight")  # fields of a state that are stored as they are
 Hashes = npt.NDArray[np.uint64]
 AGAIN = "--restart starts a new state and keeps this one beside it"
@@ -92,6 +96,8 @@ class StoredState:
     batches: Sequence[str]
     ids: str
     ids_cut: str
+    waiting: Sequence[StoredRows] = ()
+    seen: str = ""
 
 
 @dataclass(eq=False)
@@ -105,6 +111,8 @@ class WatchState:
         history: one entry per night: `night`, `rows`, and the numbers of each stream.
         batches: digests of the rows that were added.
         ids: the smallest hashes of the ids, or groups: all those up to `ids_cut`.
+        waiting: rows that are not counted yet, as labels of their night, or of an earlier one, are to come.
+        seen: the last rows that were counted, as `SEEN`.
     """
 
     settings: Settings
@@ -117,6 +125,17 @@ class WatchState:
     batches: list[str] = field(default_factory=list)
     ids: Hashes = field(default_factory=lambda: np.empty(0, np.uint64))
     ids_cut: int = 2**64 - 1
+    waiting: list[Waiting] = field(default_factory=list)
+    seen: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, SEEN))
+
+    @property
+    def nights_waiting(self) -> dict[str, tuple[int, int]]:
+        """By night that waits, in order: its rows, and how many of them have labels."""
+        counts = dict.fromkeys(sorted(one.night for one in self.waiting), (0, 0))
+        for one in self.waiting:
+            n, labelled = counts[one.night]
+            counts[one.night] = n + one.rows.n, labelled + one.labelled
+        return counts
 
     @classmethod
     def begin(cls, settings: Settings) -> WatchState:
@@ -162,8 +181,11 @@ class WatchState:
             batches=self.batches[-BATCHES:],
             ids=base64.b64encode(self.ids.astype("<u8").tobytes()).decode(),
             ids_cut=f"{self.ids_cut:x}",
+            waiting=[one.pack() for one in self.waiting],
+            seen=base64.b64encode(self.seen[-RECENT:].tobytes()).decode(),
         )
         data = {**vars(packed), "settings": dataclasses.asdict(self.settings)}
+        data["waiting"] = [vars(one) for one in packed.waiting]
         return {**data, "checksum": checksum(data)}
 
 
@@ -171,14 +193,6 @@ def checksum(data: Mapping[str, Any]) -> str:
     """Compute the checksum of everything but itself, written in one canonical way."""
     content = {key: value for key, value in data.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def is_state(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is the state of a watch, by its first bytes."""
-    if Path(path).suffix != ".json" or not os.path.isfile(path):
-        return False
-    with open(path, "rb") as file:
-        return f'"format": "{FORMAT}"'.encode() in file.read(64)
 
 
 def load(path: str | os.PathLike[str], update: bool = False) -> WatchState:
@@ -197,8 +211,8 @@ def load(path: str | os.PathLike[str], update: bool = False) -> WatchState:
         data = None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{name} is not the state of a watch", "name a new file, or one that calib watch wrote")
-    if data.get("schema") != SCHEMA:
-        problem = f"{name} has schema {printable(str(data.get('schema')), 40)}, this version reads {SCHEMA}"
+    if data.get("schema") not in range(1, SCHEMA + 1):
+        problem = f"{name} has schema {printable(str(data.get('schema')), 40)}, this version reads 1 to {SCHEMA}"
         raise InputError(problem, "upgrade calibcli, or start a new state")
     fix = "take it from a backup, or start a new state"
     if data.get("checksum") != checksum(data):
@@ -209,6 +223,8 @@ def load(path: str | os.PathLike[str], update: bool = False) -> WatchState:
     try:
         state.ids = np.frombuffer(base64.b64decode(packed.ids, validate=True), "<u8").astype(np.uint64)
         state.ids_cut = int(packed.ids_cut, 16)
+        state.waiting = [Waiting.unpack(one, LARGEST) for one in packed.waiting]
+        state.seen = np.frombuffer(base64.b64decode(packed.seen, validate=True), SEEN)
         state.history = _unpacked_history(packed.history, len(state.streams))
         for stored in packed.streams:
             key = stored["rule"], stored["slice"]
