@@ -19,9 +19,10 @@ from test_watch import KILL, ROOT, arrays
 import calibcli
 from calibcli.cli.app import main
 from calibcli.core.errors import InputError, UsageError
+from calibcli.gate.config import Config, Gate
+from calibcli.gate.sources import RecordedOutputs
 from calibcli.watch import _rules as watching
 from calibcli.watch import late, state_file
-from calibcli.watch._bets import tables
 from calibcli.watch.state_file import WatchState
 
 NIGHTS, ROWS, DRIFT = 12, 150, 6
@@ -232,9 +233,6 @@ def test_the_worst_case_is_the_least_over_all_labels() -> None:
         "confidence_gap": "limit",
     }.items():
         rows = calibcli.from_arrays(z, [0, 1, 2])
-        from calibcli.gate.config import Config, Gate
-        from calibcli.gate.sources import RecordedOutputs
-
         gate = Gate(metric=metric, **{side: 0.3})
         source = RecordedOutputs(rows, Config(gates=(gate,)))
         watched = watching.watched(gate, source, 10.0)
@@ -246,7 +244,6 @@ def test_the_worst_case_is_the_least_over_all_labels() -> None:
         for i in range(2):
             assert np.allclose(found[i], np.min([e[i] for e in every], axis=0)), metric
         assert not found[2].any()
-    assert tables is not None
 
 
 def test_a_number_whose_rows_depend_on_labels_needs_all_of_them() -> None:
@@ -514,7 +511,7 @@ def night_of(i: int) -> str:
 
 
 def test_a_delay_that_depends_on_the_outcome_raises_no_false_alarm() -> None:
-    """Counted in the night of the prediction no run of 12 has an alarm; in that of the label every one has."""
+    """Counted in the night of the prediction no run of 6 has an alarm; in that of the label each of 3 has one."""
     assert alarms(naive=True, runs=3) == 3
     assert alarms(naive=False, runs=6) == 0
 

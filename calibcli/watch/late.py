@@ -31,11 +31,6 @@ from calibcli.scores.files.text_tables import MISSING
 from calibcli.scores.predictions import Array, ArrayScores, Ints, Kind, Predictions
 from calibcli.scores.reading_options import Reading
 
-# The night that a name says.
-
-DATE = re.compile(r"(?<!\d)(?:(?:19|20)\d\d-\d\d-\d\d|(?:19|20)\d{6})(?!\d)")
-
-
 FORMAT = "calib-watch"
 
 
@@ -45,6 +40,11 @@ def is_state(path: str | os.PathLike[str]) -> bool:
         return False
     with open(path, "rb") as file:
         return f'"format": "{FORMAT}"'.encode() in file.read(64)
+
+
+# The night that a name says.
+
+DATE = re.compile(r"(?<!\d)(?:(?:19|20)\d\d-\d\d-\d\d|(?:19|20)\d{6})(?!\d)")
 
 
 def dates_in(name: str) -> list[str]:
