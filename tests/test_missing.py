@@ -392,6 +392,31 @@ def test_failed_samples_may_belong_to_any_slice(tmp_path: Path) -> None:
     assert all("23 of" in check.message for check in found)
 
 
+def test_each_task_counts_its_own_failures(tmp_path: Path) -> None:
+    right, paths = {}, []
+    for name, failed in (("a", 20), ("b", 0)):
+        questions = written.questions(150, ragged=False, seed=ord(name))
+        samples = written.inspect_samples(questions)
+        for sample in samples[:failed]:
+            sample |= {"output": {"choices": []}, "scores": {}, "error": {"message": "timeout"}}
+        paths.append(tmp_path / f"{name}.json")
+        paths[-1].write_bytes(written.json_log(samples))
+        right[name] = sum(q.best == q.right for q in questions[failed:])
+    how: dict[str, Any] = {"tasks": True, "by": "task", "min": {"accuracy": 0.4}, "min_n": 50}
+    every, one, two = calibcli.check(paths, **how).checks
+    assert "20 of 300 samples" in every.message
+    assert "20 of 150 samples" in one.message
+    assert two.message == ""
+    found = [check.estimate for check in calibcli.check(paths, missing="wrong", **how).checks]
+    assert [(e.value, e.n) for e in found if e is not None] == [
+        (pytest.approx(sum(right.values()) / 300), 300),
+        (pytest.approx(right["a"] / 150), 150),
+        (pytest.approx(right["b"] / 150), 150),
+    ]
+    joined = calibcli.read(paths, shards=True, ids="sample", missing="answers=drop")
+    assert joined.record.left_out == {"answers": 20}
+
+
 def test_a_baseline_pairs_with_no_row_that_is_missing(tmp_path: Path) -> None:
     path, base = table(tmp_path / "a.csv", texts("wolf")), table(tmp_path / "b.csv", texts("wolf"))
     [check] = calibcli.check(path, baseline=base, margin={"brier": 0.5}).checks

@@ -269,7 +269,7 @@ def rules_plot(checks: Sequence[Check]) -> list[Plot]:
 def _tables(source: Source, config: Config) -> list[Table]:
     """Tabulate ECE and accuracy of every slice of the columns in `[data] slices` that no gate judges."""
     judged = {gate.by for gate in config.gates if traits(gate.name).table_bounds}
-    if not isinstance(source, RecordedOutputs):
+    if not isinstance(source, RecordedOutputs) or source.predictions.top_only == "outcomes":
         return []
     tables = []
     for name in config.slices:

@@ -365,8 +365,9 @@ def _usable(
     causes = np.repeat([*aside, ""], [*map(len, aside.values()), 0])
     order = np.argsort(rows)
     rows, causes = rows[order], causes[order]
-    spots = Nonfinite(len(rows))
-    usable = spots.usable(np.asarray(PickedScores(scores, rows).read(0, len(rows)), np.float64), 0)
+    spots, picked = Nonfinite(len(rows)), PickedScores(scores, rows)
+    masks = [spots.usable(np.asarray(block, np.float64), start) for start, block in blocks(picked)]
+    usable = np.concatenate([*masks, np.zeros(0, bool)])
     if spots.count and not reading.drop_nonfinite:
         problem = f"{spots.count:,} rows of {where} without a label hold NaN or infinite scores"
         raise InputError(problem, "--drop-nonfinite drops them")
