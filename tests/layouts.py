@@ -146,7 +146,12 @@ def npz(name: str, **arrays: Any) -> Write:
 
 def first_of(*writes: Write) -> Write:
     """Write several files; the first one is read."""
-    return lambda folder: [write(folder) for write in writes][0]
+
+    def write(folder: Path) -> Path:
+        path, *_ = [one(folder) for one in writes]
+        return path
+
+    return write
 
 
 # The data: of two, three and four classes. The order of the classes is not that of the alphabet.
@@ -223,11 +228,18 @@ reads(
 reads(
     "prefix_with_a_point",  # tidymodels
     table(
-        "a.csv", ".pred_class|.pred_stay|.pred_leave|id|.row|status|.config",
-        GUESS2, R, Q, FOLD, ROWS, TRUTH2, ["pre0"] * N,
+        "a.csv",
+        ".pred_class|.pred_stay|.pred_leave|id|.row|status|.config",
+        GUESS2,
+        R,
+        Q,
+        FOLD,
+        ROWS,
+        TRUTH2,
+        ["pre0"] * N,
     ),
     EVENT,
-)  # fmt: skip
+)
 decides("fitted_values", table("a.csv", "|y|mu", ROWS, Y2, Q), {"--scores mu": EVENT})
 reads("row_names_and_classes", table("a.csv", "|otter|lynx|heron|Klasse", ROWS, *P3.T, TRUTH3), TOP3)
 decides(
@@ -243,11 +255,16 @@ decides(
 decides(
     "number_and_name_in_a_cell",  # Weka
     table(
-        "a.csv", "nr|actual|predicted|error|prediction",
-        ROWS, [f"{i + 1}:{TWO[i]}" for i in Y2], [f"{i + 1}:{TWO[i]}" for i in CALLS], np.array(["+", ""])[HIT2], SURE,
+        "a.csv",
+        "nr|actual|predicted|error|prediction",
+        ROWS,
+        [f"{i + 1}:{TWO[i]}" for i in Y2],
+        [f"{i + 1}:{TWO[i]}" for i in CALLS],
+        np.array(["+", ""])[HIT2],
+        SURE,
     ),
     {"--confidence prediction --predicted predicted --labels actual": SURE2_NUMBERS},
-)  # fmt: skip
+)
 reads(
     "class_in_parentheses",  # KNIME
     table("a.csv", "risk|P (risk=stay)|P (risk=leave)|Prediction (risk)", TRUTH2, R, Q, GUESS2),
@@ -263,43 +280,70 @@ reads(
 decides(
     "raw_and_calibrated",
     table(
-        "a.csv", "predict|raw_0|raw_1|platt_0|platt_1|label",
-        CALLS, R, Q, np.round(1 - TEMPERED, 6), TEMPERED, Y2,
+        "a.csv",
+        "predict|raw_0|raw_1|platt_0|platt_1|label",
+        CALLS,
+        R,
+        Q,
+        np.round(1 - TEMPERED, 6),
+        TEMPERED,
+        Y2,
     ),
     {"--scores raw_0,raw_1": EVENT, "--scores platt_0,platt_1": SOFT},
-)  # fmt: skip
+)
 decides(
     "two_models",
     table(
-        "a.csv", "lr_stay|lr_leave|gbm_stay|gbm_leave|truth",
-        R, Q, np.round(1 - TEMPERED, 6), TEMPERED, TRUTH2,
+        "a.csv",
+        "lr_stay|lr_leave|gbm_stay|gbm_leave|truth",
+        R,
+        Q,
+        np.round(1 - TEMPERED, 6),
+        TEMPERED,
+        TRUTH2,
     ),
     {"--scores lr_stay,lr_leave": EVENT, "--scores gbm_stay,gbm_leave": SOFT},
-)  # fmt: skip
+)
 SECOND = np.round(softmax(np.log(P3) / 1.7), 6)
 decides(
     "two_models_of_three_classes",
     table(
-        "a.csv", "id|p_otter_v1|p_lynx_v1|p_heron_v1|p_otter_v2|p_lynx_v2|p_heron_v2|animal",
-        ROWS, *P3.T, *SECOND.T, TRUTH3,
+        "a.csv",
+        "id|p_otter_v1|p_lynx_v1|p_heron_v1|p_otter_v2|p_lynx_v2|p_heron_v2|animal",
+        ROWS,
+        *P3.T,
+        *SECOND.T,
+        TRUTH3,
     ),
     {
         "--scores p_otter_v1,p_lynx_v1,p_heron_v1": TOP3,
         "--scores p_otter_v2,p_lynx_v2,p_heron_v2": of_top(SECOND, Y3),
     },
-)  # fmt: skip
-reads("label_and_score_of_the_prediction", table("a.csv", "age|outcome|prediction_label|prediction_score",
-                                                 AGE, Y2, CALLS, SURE), SURE2_NUMBERS)  # fmt: skip
-reads("scores_of_each_class_and_prediction", table("a.csv", "outcome|prediction_label|prediction_score_0|"
-      "prediction_score_1", Y2, CALLS, R, Q), EVENT)  # fmt: skip
+)
+reads(
+    "label_and_score_of_the_prediction",
+    table("a.csv", "age|outcome|prediction_label|prediction_score", AGE, Y2, CALLS, SURE),
+    SURE2_NUMBERS,
+)
+reads(
+    "scores_of_each_class_and_prediction",
+    table("a.csv", "outcome|prediction_label|prediction_score_0|prediction_score_1", Y2, CALLS, R, Q),
+    EVENT,
+)
 reads(
     "a_column_for_unknown",  # Ludwig
     table(
-        "a.csv", "kind|kind_predictions|kind_probabilities_<UNK>|kind_probabilities_otter|kind_probabilities_lynx|"
-        "kind_probabilities_heron|kind_probability", TRUTH3, GUESS3, np.zeros(N), *P3.T, SURE3,
+        "a.csv",
+        "kind|kind_predictions|kind_probabilities_<UNK>|kind_probabilities_otter|kind_probabilities_lynx|"
+        "kind_probabilities_heron|kind_probability",
+        TRUTH3,
+        GUESS3,
+        np.zeros(N),
+        *P3.T,
+        SURE3,
     ),
     TOP3,
-)  # fmt: skip
+)
 reads(
     "a_column_of_zeros_last",
     table("a.csv", "p=otter|p=lynx|p=heron|p=<unknown>|guess|kind", *P3.T, np.zeros(N), GUESS3, TRUTH3),
@@ -308,26 +352,37 @@ reads(
 reads(
     "scored_probabilities_of_classes",  # Azure
     table(
-        "a.csv", "Beast|Scored Probabilities_otter|Scored Probabilities_lynx|Scored Probabilities_heron|Scored Labels",
-        TRUTH3, *P3.T, GUESS3,
+        "a.csv",
+        "Beast|Scored Probabilities_otter|Scored Probabilities_lynx|Scored Probabilities_heron|Scored Labels",
+        TRUTH3,
+        *P3.T,
+        GUESS3,
     ),
     TOP3,
-)  # fmt: skip
+)
 reads(
     "class_behind_a_colon",  # CatBoost
     table(
-        "a.tsv", "SampleId|Probability:Class=otter|Probability:Class=lynx|Probability:Class=heron|Class|Label",
-        ROWS, *P3.T, GUESS3, TRUTH3, cut="\t",
+        "a.tsv",
+        "SampleId|Probability:Class=otter|Probability:Class=lynx|Probability:Class=heron|Class|Label",
+        ROWS,
+        *P3.T,
+        GUESS3,
+        TRUTH3,
+        cut="\t",
     ),
     TOP3,
-)  # fmt: skip
+)
 reads("columns_called_by_numbers", table("a.csv", "|0|1|2|target", ROWS, *P3.T, Y3), TOP3)
 for shape in ("proba_{}", "score[{}]", "P({})", "{}_prob", "Pr.{}", "x={}", "out: {} share"):
     family = "|".join(shape.format(name) for name in FOUR)
     key = shape.format("a").strip("{}").replace(" ", "_")
     reads(f"family_{key}", table("a.csv", f"{family}|kind", *P4.T, TRUTH4), TOP4)
-    reads(f"family_{key}_beside_the_prediction",
-          table("a.csv", f"city|guess|{family}|wind", SITE, GUESS4, *P4.T, TRUTH4), TOP4)  # fmt: skip
+    reads(
+        f"family_{key}_beside_the_prediction",
+        table("a.csv", f"city|guess|{family}|wind", SITE, GUESS4, *P4.T, TRUTH4),
+        TOP4,
+    )
 reads("label_among_features", table("a.csv", "site|day|otter|lynx|heron|seen", SITE, DAY, *P3.T, TRUTH3), TOP3)
 decides(
     "two_columns_of_0_and_1",
@@ -400,106 +455,215 @@ def pairs(i: int, name: str, value: str) -> list[dict[str, Any]]:
 
 reads(
     "vector_object",  # Spark
-    lines("a.jsonl", lambda i: {
-        "rawPrediction": {"type": 1, "values": np.log(P3[i]).round(6).tolist()},
-        "probability": {"type": 1, "values": P3[i].tolist()}, "prediction": float(TOPS[i]), "label": float(Y3[i])}),
+    lines(
+        "a.jsonl",
+        lambda i: {
+            "rawPrediction": {"type": 1, "values": np.log(P3[i]).round(6).tolist()},
+            "probability": {"type": 1, "values": P3[i].tolist()},
+            "prediction": float(TOPS[i]),
+            "label": float(Y3[i]),
+        },
+    ),
     TOP3,
-)  # fmt: skip
-reads("list_in_a_cell", table("a.csv", "label|probability|prediction", Y3 * 1.0,
-                              [str(row.tolist()).replace(" ", "") for row in P3], TOPS * 1.0), TOP3)  # fmt: skip
+)
+reads(
+    "list_in_a_cell",
+    table(
+        "a.csv",
+        "label|probability|prediction",
+        Y3 * 1.0,
+        [str(row.tolist()).replace(" ", "") for row in P3],
+        TOPS * 1.0,
+    ),
+    TOP3,
+)
 reads("list_in_a_cell_with_spaces", table("a.csv", "id|probs|label", ROWS, [str(r.tolist()) for r in P3], Y3), TOP3)
-reads("printed_array_in_a_cell", table("a.csv", "id|probs|label", ROWS,
-                                       ["[" + " ".join(f"{v:.6f}" for v in row) + "]" for row in P3], Y3), TOP3)  # fmt: skip
+reads(
+    "printed_array_in_a_cell",
+    table("a.csv", "id|probs|label", ROWS, ["[" + " ".join(f"{v:.6f}" for v in row) + "]" for row in P3], Y3),
+    TOP3,
+)
 reads("list_in_a_cell_of_any_name", table("a.csv", "saida|classe", [str(r.tolist()) for r in P3], Y3), TOP3)
-reads("object_in_a_cell", table("a.csv", "output|truth", [json.dumps(dict(zip(THREE, r))) for r in P3.tolist()], TRUTH3), TOP3)  # fmt: skip
-reads("object_by_class", lines("a.jsonl", lambda i: {"out": dict(zip(THREE, P3[i].tolist())), "truth": str(TRUTH3[i])}), TOP3)  # fmt: skip
+reads(
+    "object_in_a_cell",
+    table("a.csv", "output|truth", [json.dumps(dict(zip(THREE, r))) for r in P3.tolist()], TRUTH3),
+    TOP3,
+)
+reads(
+    "object_by_class",
+    lines("a.jsonl", lambda i: {"out": dict(zip(THREE, P3[i].tolist())), "truth": str(TRUTH3[i])}),
+    TOP3,
+)
 reads(
     "list_of_names_and_shares",  # BigQuery
-    lines("a.jsonl", lambda i: {
-        "predicted_kind": str(GUESS3[i]), "predicted_kind_probs": pairs(i, "name", "probability"),
-        "kind": str(TRUTH3[i])}),
+    lines(
+        "a.jsonl",
+        lambda i: {
+            "predicted_kind": str(GUESS3[i]),
+            "predicted_kind_probs": pairs(i, "name", "probability"),
+            "kind": str(TRUTH3[i]),
+        },
+    ),
     TOP3,
-)  # fmt: skip
-reads("list_of_pairs", lines("a.jsonl", lambda i: {"ranking": [[THREE[k], float(P3[i, k])] for k in RANKS[i]],
-                                                   "truth": str(TRUTH3[i])}), TOP3)  # fmt: skip
+)
+reads(
+    "list_of_pairs",
+    lines("a.jsonl", lambda i: {"ranking": [[THREE[k], float(P3[i, k])] for k in RANKS[i]], "truth": str(TRUTH3[i])}),
+    TOP3,
+)
 reads(
     "list_in_an_object",  # Elasticsearch
-    lines("a.jsonl", lambda i: {"kind": str(TRUTH3[i]), "model": {
-        "guess": str(GUESS3[i]), "train": False, "candidates": pairs(i, "value", "p")}}),
+    lines(
+        "a.jsonl",
+        lambda i: {
+            "kind": str(TRUTH3[i]),
+            "model": {"guess": str(GUESS3[i]), "train": False, "candidates": pairs(i, "value", "p")},
+        },
+    ),
     TOP3,
-)  # fmt: skip
-reads("list_of_all_classes", lines("a.jsonl", lambda i: {"text": f"t{i}", "result": pairs(i, "label", "score"),
-                                                         "gold": str(TRUTH3[i])}), TOP3)  # fmt: skip
+)
+reads(
+    "list_of_all_classes",
+    lines("a.jsonl", lambda i: {"text": f"t{i}", "result": pairs(i, "label", "score"), "gold": str(TRUTH3[i])}),
+    TOP3,
+)
 reads(
     "two_parallel_lists",  # zero-shot pipelines
-    lines("a.jsonl", lambda i: {"sequence": f"t{i}", "candidates": [THREE[k] for k in RANKS[i]],
-                                "weights": RANKED[i].tolist(), "truth": str(TRUTH3[i])}),
+    lines(
+        "a.jsonl",
+        lambda i: {
+            "sequence": f"t{i}",
+            "candidates": [THREE[k] for k in RANKS[i]],
+            "weights": RANKED[i].tolist(),
+            "truth": str(TRUTH3[i]),
+        },
+    ),
     TOP3,
-)  # fmt: skip
-reads("two_parallel_lists_called_labels", lines("a.jsonl", lambda i: {
-    "labels": [THREE[k] for k in RANKS[i]], "scores": RANKED[i].tolist(), "gold": str(TRUTH3[i])}), TOP3)  # fmt: skip
+)
+reads(
+    "two_parallel_lists_called_labels",
+    lines(
+        "a.jsonl",
+        lambda i: {"labels": [THREE[k] for k in RANKS[i]], "scores": RANKED[i].tolist(), "gold": str(TRUTH3[i])},
+    ),
+    TOP3,
+)
 decides(
     "label_in_an_object",  # Vertex
-    lines("a.jsonl", lambda i: {"request": {"species": str(TRUTH3[i]), "day": int(DAY[i])},
-                                "reply": {"classes": THREE, "scores": P3[i].tolist()}}),
+    lines(
+        "a.jsonl",
+        lambda i: {
+            "request": {"species": str(TRUTH3[i]), "day": int(DAY[i])},
+            "reply": {"classes": THREE, "scores": P3[i].tolist()},
+        },
+    ),
     {"--labels request.species": TOP3},
-)  # fmt: skip
+)
 decides(
     "score_in_an_object",  # SageMaker
-    lines("a.jsonl", lambda i: {"label": int(Y2[i]), "features": [int(DAY[i])],
-                                "Answer": {"predicted_label": int(CALLS[i]), "score": Q[i]}}),
+    lines(
+        "a.jsonl",
+        lambda i: {
+            "label": int(Y2[i]),
+            "features": [int(DAY[i])],
+            "Answer": {"predicted_label": int(CALLS[i]), "score": Q[i]},
+        },
+    ),
     {"--scores Answer.score": EVENT},
-)  # fmt: skip
+)
 reads("logits_and_label_ids", npz("a.npz", predictions=np.log(P3).astype(np.float32) + 2, label_ids=Y3), TOP3)
 reads(
     "columns_and_data",  # Weights & Biases
-    document("a.table.json", lambda: {
-        "columns": ["id", "truth", "guess", *(f"score_{name}" for name in THREE)],
-        "data": [[i, str(TRUTH3[i]), str(GUESS3[i]), *P3[i].tolist()] for i in ROWS]}),
+    document(
+        "a.table.json",
+        lambda: {
+            "columns": ["id", "truth", "guess", *(f"score_{name}" for name in THREE)],
+            "data": [[i, str(TRUTH3[i]), str(GUESS3[i]), *P3[i].tolist()] for i in ROWS],
+        },
+    ),
     TOP3,
-)  # fmt: skip
-reads("columns_and_data_of_lists", document("a.json", lambda: {
-    "columns": ["target", "probs"], "data": [[int(Y3[i]), P3[i].tolist()] for i in ROWS]}), TOP3)  # fmt: skip
+)
+reads(
+    "columns_and_data_of_lists",
+    document("a.json", lambda: {"columns": ["target", "probs"], "data": [[int(Y3[i]), P3[i].tolist()] for i in ROWS]}),
+    TOP3,
+)
 
 # The largest scores of each row, and truth in several columns.
 
 reads(
     "sorted_with_classes",
-    table("a.csv", "file|top1|top2|top3|p1|p2|p3|y", [f"{i}.png" for i in ROWS], *np.array(THREE)[RANKS].T, *RANKED.T, TRUTH3),
+    table(
+        "a.csv",
+        "file|top1|top2|top3|p1|p2|p3|y",
+        [f"{i}.png" for i in ROWS],
+        *np.array(THREE)[RANKS].T,
+        *RANKED.T,
+        TRUTH3,
+    ),
     TOP3,
-)  # fmt: skip
+)
 reads(
     "sorted_by_turns",
-    table("a.csv", "truth|class_1|share_1|class_2|share_2|class_3|share_3", TRUTH3,
-          *(c for k in range(3) for c in (np.array(THREE)[RANKS[:, k]], RANKED[:, k]))),
+    table(
+        "a.csv",
+        "truth|class_1|share_1|class_2|share_2|class_3|share_3",
+        TRUTH3,
+        *(c for k in range(3) for c in (np.array(THREE)[RANKS[:, k]], RANKED[:, k])),
+    ),
     TOP3,
-)  # fmt: skip
+)
 refuses(
     "the_largest_two_of_three",
     table("a.csv", "label_0|label_1|prob_0|prob_1|target", *np.array(THREE)[RANKS[:, :2]].T, *RANKED[:, :2].T, TRUTH3),
 )
-reads("one_hot_truth", table("a.csv", "score_x|score_y|score_z|actual_x|actual_y|actual_z", *P3.T,
-                             *(1 * (Y3 == k) for k in range(3))), TOP3)  # fmt: skip
-reads("one_hot_truth_first", table("a.csv", "is_north|is_west|is_east|is_south|p_north|p_east|p_south|p_west",
-                                   *(1 * (Y4 == k) for k in (0, 3, 1, 2)), *P4.T), TOP4)  # fmt: skip
+reads(
+    "one_hot_truth",
+    table("a.csv", "score_x|score_y|score_z|actual_x|actual_y|actual_z", *P3.T, *(1 * (k == Y3) for k in range(3))),
+    TOP3,
+)
+reads(
+    "one_hot_truth_first",
+    table(
+        "a.csv",
+        "is_north|is_west|is_east|is_south|p_north|p_east|p_south|p_west",
+        *(1 * (k == Y4) for k in (0, 3, 1, 2)),
+        *P4.T,
+    ),
+    TOP4,
+)
 
 # Numbers as people write them.
 
 THIRDS, COARSE = off_edges(Q, 3), off_edges(Q, 2)
 PERCENTS = [f"{100 * v:.1f}" for v in THIRDS]
-reads("decimal_comma_and_percent", table("a.csv", "label|prob", Y2, [f"{v} %".replace(".", ",") for v in PERCENTS], cut=";"), of_event(THIRDS, Y2))  # fmt: skip
+reads(
+    "decimal_comma_and_percent",
+    table("a.csv", "label|prob", Y2, [f"{v} %".replace(".", ",") for v in PERCENTS], cut=";"),
+    of_event(THIRDS, Y2),
+)
 reads("decimal_comma", table("a.csv", "target|prob", Y2, [str(v).replace(".", ",") for v in Q], cut=";"), EVENT)
-reads("decimal_comma_of_three", table("a.csv", "otter|lynx|heron|art", *([f"{v:.6f}".replace(".", ",") for v in c] for c in P3.T),
-                                      TRUTH3, cut=";"), TOP3)  # fmt: skip
+reads(
+    "decimal_comma_of_three",
+    table("a.csv", "otter|lynx|heron|art", *([f"{v:.6f}".replace(".", ",") for v in c] for c in P3.T), TRUTH3, cut=";"),
+    TOP3,
+)
 reads("percent_signs", table("a.csv", "label|prob", Y2, [f"{v}%" for v in PERCENTS]), of_event(THIRDS, Y2))
 reads("percent_in_the_name", table("a.csv", "target|chance %", Y2, PERCENTS), of_event(THIRDS, Y2))
 decides("out_of_a_hundred", table("a.csv", "label|prob", Y2, PERCENTS), {"--out-of 100": of_event(THIRDS, Y2)})
 VOTES = np.round(P3 * RNG.choice([3000, 20_000], N)[:, None]).astype(int)
 VOTES[:, 0] += np.where(np.sort(VOTES, 1)[:, 2] == np.sort(VOTES, 1)[:, 1], 1, 0)
-decides("votes", table("a.csv", "prob_otter|prob_lynx|prob_heron|label", *([f"{v:,}" for v in c] for c in VOTES.T), TRUTH3),
-        {"--out-of sum": of_top(VOTES * 1.0, Y3)})  # fmt: skip
+decides(
+    "votes",
+    table("a.csv", "prob_otter|prob_lynx|prob_heron|label", *([f"{v:,}" for v in c] for c in VOTES.T), TRUTH3),
+    {"--out-of sum": of_top(VOTES * 1.0, Y3)},
+)
 reads("rounded", table("a.csv", "label|prob", Y2, [f"{v:.2f}" for v in COARSE]), of_event(COARSE, Y2))
-reads("labels_in_full_precision", table("a.csv", "label|prob_0|prob_1|prob_2", *([f"{v:.18e}" for v in c] for c in (Y3, *P3.T))), TOP3)  # fmt: skip
+reads(
+    "labels_in_full_precision",
+    table("a.csv", "label|prob_0|prob_1|prob_2", *([f"{v:.18e}" for v in c] for c in (Y3, *P3.T))),
+    TOP3,
+)
 reads("labels_with_a_point", table("a.csv", "label|prob_0|prob_1|prob_2", [f"{v}.0" for v in Y3], *P3.T), TOP3)
 reads("labels_with_an_exponent", table("a.csv", "y|prob", [f"{v}e0" for v in Y2], Q), EVENT)
 
@@ -524,15 +688,27 @@ decides(
 # Rows that are not independent, or not those of the labels.
 
 SAMPLE, NOISY, AGAIN = shuffled_passes(3)
-decides("passes_of_a_sample", table("a.csv", "id|prob|label", SAMPLE, NOISY, AGAIN), {"--group id": of_event(NOISY, AGAIN)},
-        gates_only=True)  # fmt: skip
+decides(
+    "passes_of_a_sample",
+    table("a.csv", "id|prob|label", SAMPLE, NOISY, AGAIN),
+    {"--group id": of_event(NOISY, AGAIN)},
+    gates_only=True,
+)
 decides(
     "passes_beside_predictions",
-    table("a.csv", "yhat|obs|stay|leave|imageId|fold", np.array(TWO)[1 * (NOISY > 0.5)], np.array(TWO)[AGAIN],
-          np.round(1 - NOISY, 6), NOISY, [f"img{i}" for i in SAMPLE], [f"F{i % 4}" for i in SAMPLE]),
+    table(
+        "a.csv",
+        "yhat|obs|stay|leave|imageId|fold",
+        np.array(TWO)[1 * (NOISY > 0.5)],
+        np.array(TWO)[AGAIN],
+        np.round(1 - NOISY, 6),
+        NOISY,
+        [f"img{i}" for i in SAMPLE],
+        [f"F{i % 4}" for i in SAMPLE],
+    ),
     {"--group imageId": of_event(NOISY, AGAIN)},
     gates_only=True,
-)  # fmt: skip
+)
 refuses("sorted_labels", npz("a.npz", probs=P3, labels=np.sort(Y3)))
 refuses("shifted_labels", npz("a.npz", probs=P3, labels=np.roll(Y3, 1)))
 refuses("labels_shifted_by_four", table("a.csv", "otter|lynx|heron|truth", *P3.T, np.roll(TRUTH3, 4)))
@@ -541,10 +717,20 @@ VERDICT = np.where(Q >= 0.7, "pass", "fail")
 refuses("verdict_by_threshold", table("a.csv", "name|success|score", ROWS, VERDICT, Q))
 refuses(
     "verdict_by_threshold_in_objects",
-    document("a.json", lambda: {"cases": [
-        {"name": f"c{i}", "success": bool(Q[i] >= 0.5),
-         "metrics": [{"name": "truth", "threshold": 0.5, "success": bool(Q[i] >= 0.5), "score": Q[i]}]} for i in ROWS]}),
-)  # fmt: skip
+    document(
+        "a.json",
+        lambda: {
+            "cases": [
+                {
+                    "name": f"c{i}",
+                    "success": bool(Q[i] >= 0.5),
+                    "metrics": [{"name": "truth", "threshold": 0.5, "success": bool(Q[i] >= 0.5), "score": Q[i]}],
+                }
+                for i in ROWS
+            ]
+        },
+    ),
+)
 refuses("only_predicted_classes", table("a.csv", "id|pred|label", ROWS, GUESS3, TRUTH3))
 
 # Language models: the choices A to C.
@@ -565,30 +751,57 @@ def chat(i: int) -> list[dict[str, Any]]:
 
 reads(
     "likelihoods_of_choices",  # lm-eval
-    lines("a.jsonl", lambda i: {
-        "doc_id": i, "doc": {"question": f"{i}?"}, "target": str(Y3[i]), "filter": "none", "acc": float(HIT3[i]),
-        "filtered_resps": [[str(v), "False"] for v in LOGS[i].tolist()],
-        "arguments": {f"gen_args_{k}": {"arg_0": f"{i}?", "arg_1": f" {c}"} for k, c in enumerate(ABC)}}),
+    lines(
+        "a.jsonl",
+        lambda i: {
+            "doc_id": i,
+            "doc": {"question": f"{i}?"},
+            "target": str(Y3[i]),
+            "filter": "none",
+            "acc": float(HIT3[i]),
+            "filtered_resps": [[str(v), "False"] for v in LOGS[i].tolist()],
+            "arguments": {f"gen_args_{k}": {"arg_0": f"{i}?", "arg_1": f" {c}"} for k, c in enumerate(ABC)},
+        },
+    ),
     TOP3,
-)  # fmt: skip
+)
 decides(
     "batch_of_chats",
     first_of(
-        lines("a.jsonl", lambda i: {
-            "id": f"b{i}", "custom_id": f"q{i}", "error": None,
-            "response": {"status_code": 200, "body": {"object": "chat.completion", "choices": chat(i)}}}),
+        lines(
+            "a.jsonl",
+            lambda i: {
+                "id": f"b{i}",
+                "custom_id": f"q{i}",
+                "error": None,
+                "response": {"status_code": 200, "body": {"object": "chat.completion", "choices": chat(i)}},
+            },
+        ),
         lines("gold.jsonl", lambda i: {"custom_id": f"q{i}", "target": ABC[Y3[i]]}, reversed(ROWS)),
     ),
     {"--choices A,B,C --labels gold.jsonl": TOP3},
-)  # fmt: skip
+)
 decides(
     "completions",
-    lines("a.jsonl", lambda i: {
-        "object": "text_completion", "target": ABC[Y3[i]], "choices": [{"text": ABC[TOPS[i]], "logprobs": {
-            "tokens": [ABC[TOPS[i]]], "token_logprobs": [float(LOGS[i].max())],
-            "top_logprobs": [dict(zip(ABC, LOGS[i].tolist()))]}}]}),
+    lines(
+        "a.jsonl",
+        lambda i: {
+            "object": "text_completion",
+            "target": ABC[Y3[i]],
+            "choices": [
+                {
+                    "text": ABC[TOPS[i]],
+                    "logprobs": {
+                        "tokens": [ABC[TOPS[i]]],
+                        "token_logprobs": [float(LOGS[i].max())],
+                        "top_logprobs": [dict(zip(ABC, LOGS[i].tolist()))],
+                    },
+                }
+            ],
+        },
+    ),
     {"--choices A,B,C": TOP3},
-)  # fmt: skip
+)
 FAILED = {i for i in ROWS if not HIT3[i] and i % 3}
 ANSWERED = np.array([i for i in ROWS if i not in FAILED])
 
@@ -604,17 +817,39 @@ def sample(i: int) -> dict[str, Any]:
 
 decides(
     "failed_samples",
-    document("a.json", lambda: {
-        "version": 2, "status": "success", "eval": {"task": "quiz", "task_id": "t"}, "plan": {"config": {}},
-        "samples": [sample(i) for i in ROWS]}),
+    document(
+        "a.json",
+        lambda: {
+            "version": 2,
+            "status": "success",
+            "eval": {"task": "quiz", "task_id": "t"},
+            "plan": {"config": {}},
+            "samples": [sample(i) for i in ROWS],
+        },
+    ),
     {"--missing drop": of_top(P3[ANSWERED], Y3[ANSWERED]), "--missing wrong": (TOP3[0], None)},
     gates_only=True,
     gate=f"--min accuracy={(TOP3[0] or 0) + 0.05:.2f}",
-)  # fmt: skip
+)
 decides(
     "verdict_and_confidence_in_objects",  # promptfoo
-    document("a.json", lambda: {"run": "r1", "results": {"results": [
-        {"vars": {"q": i}, "response": {"output": str(GUESS2[i])}, "success": bool(HIT2[i]), "score": int(HIT2[i]),
-         "namedScores": {"certainty": SURE[i]}} for i in ROWS]}}),
+    document(
+        "a.json",
+        lambda: {
+            "run": "r1",
+            "results": {
+                "results": [
+                    {
+                        "vars": {"q": i},
+                        "response": {"output": str(GUESS2[i])},
+                        "success": bool(HIT2[i]),
+                        "score": int(HIT2[i]),
+                        "namedScores": {"certainty": SURE[i]},
+                    }
+                    for i in ROWS
+                ]
+            },
+        },
+    ),
     {"--confidence namedScores.certainty --correct success": SURE2_NUMBERS},
-)  # fmt: skip
+)
