@@ -279,29 +279,12 @@ reads(
 )
 decides(
     "raw_and_calibrated",
-    table(
-        "a.csv",
-        "predict|raw_0|raw_1|platt_0|platt_1|label",
-        CALLS,
-        R,
-        Q,
-        np.round(1 - TEMPERED, 6),
-        TEMPERED,
-        Y2,
-    ),
+    table("a.csv", "predict|raw_0|raw_1|platt_0|platt_1|label", CALLS, R, Q, np.round(1 - TEMPERED, 6), TEMPERED, Y2),
     {"--scores raw_0,raw_1": EVENT, "--scores platt_0,platt_1": SOFT},
 )
 decides(
     "two_models",
-    table(
-        "a.csv",
-        "lr_stay|lr_leave|gbm_stay|gbm_leave|truth",
-        R,
-        Q,
-        np.round(1 - TEMPERED, 6),
-        TEMPERED,
-        TRUTH2,
-    ),
+    table("a.csv", "lr_stay|lr_leave|gbm_stay|gbm_leave|truth", R, Q, np.round(1 - TEMPERED, 6), TEMPERED, TRUTH2),
     {"--scores lr_stay,lr_leave": EVENT, "--scores gbm_stay,gbm_leave": SOFT},
 )
 SECOND = np.round(softmax(np.log(P3) / 1.7), 6)
@@ -315,10 +298,7 @@ decides(
         *SECOND.T,
         TRUTH3,
     ),
-    {
-        "--scores p_otter_v1,p_lynx_v1,p_heron_v1": TOP3,
-        "--scores p_otter_v2,p_lynx_v2,p_heron_v2": of_top(SECOND, Y3),
-    },
+    {"--scores p_otter_v1,p_lynx_v1,p_heron_v1": TOP3, "--scores p_otter_v2,p_lynx_v2,p_heron_v2": of_top(SECOND, Y3)},
 )
 reads(
     "label_and_score_of_the_prediction",
@@ -412,24 +392,12 @@ decides(
     table("a.csv", "lapsed|Model Call|Model Risk", Y2, CALLS, Q),
     {"--scores 'Model Risk' --labels lapsed": EVENT},
 )
-decides(
-    "margins",
-    table("a.csv", "raw|label", np.round(np.log(Q / R), 6), Y2),
-    {"--scores raw": EVENT},
-)
+decides("margins", table("a.csv", "raw|label", np.round(np.log(Q / R), 6), Y2), {"--scores raw": EVENT})
 decides("unknown_column_of_shares", table("a.csv", "id|risk|label", ROWS, Q, Y2), {"--scores risk": EVENT})
 decides("arrays_without_names", npz("a.npz", arr_0=P3, arr_1=Y3), {"--scores arr_0 --labels arr_1": TOP3})
 reads("one_column_of_a_network", npz("a.npz", y_prob=Q[:, None], labels=Y2), EVENT)
-decides(
-    "no_header_label_first",
-    table("a.csv", "", Y2, DAY, Q),
-    {"--no-header --scores 2 --labels 0": EVENT},
-)
-decides(
-    "no_header_label_last",
-    table("a.csv", "", Q, DAY, AGE, Y2),
-    {"--no-header --scores 0 --labels 3": EVENT},
-)
+decides("no_header_label_first", table("a.csv", "", Y2, DAY, Q), {"--no-header --scores 2 --labels 0": EVENT})
+decides("no_header_label_last", table("a.csv", "", Q, DAY, AGE, Y2), {"--no-header --scores 0 --labels 3": EVENT})
 decides(
     "no_header_and_labels_elsewhere",
     first_of(table("a.txt", "", *P3.T, cut="\t"), table("truth.txt", "", Y3)),
