@@ -105,6 +105,8 @@ def _runs(words: Sequence[str]) -> Iterator[list[str]]:
             i += 1
             value, end = _bare(words[i])
             run.append("".join(shlex.split(value)))
+        elif not option.flag and option.alone is None:  # an option that is only spoken of: "check --label-base"
+            run.append("KEY")
         if end:
             yield run
             run = []

@@ -99,7 +99,7 @@ def said(path: Sequence[Done], wrong: str) -> str:
         ("choose them with --labels KEY, or --labels FILE for a file of their own", []),
         ("(--clip 0.0005) raises them; --clip raises less", ["--clip 0.0005", "--clip"]),
         ("--classes a,b,c if that is the order", ["--classes a,b,c"]),
-        ("leave these rows out", []),
+        ("leave these rows out; check --label-base", []),
     ],
 )  # fmt: skip
 def test_lines_are_found_in_a_text(fix: str, lines: list[str]) -> None:

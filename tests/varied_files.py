@@ -37,7 +37,7 @@ class Column:
     Attributes:
         family: of a share, the model that it is of.
         of: of a share, the number of its class; of one among sorted shares, its rank.
-        told: whether its name tells what it is.
+        told: whether its name tells what it is.  strange: whether it was renamed.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Column:
     family: str = ""
     of: int = -1
     told: bool = True
+    strange: bool = False
 
 
 @dataclass
@@ -97,14 +98,17 @@ class Case:
             return []
         if "--confidence" in stated or "--correct" in stated:
             return self._of_confidence(stated, rows)
-        labels = stated.get("--labels")
-        if not labels and not stated.get("--scores") and self.named("sure") and self.named("verdict"):
+        labels, wanted = stated.get("--labels"), stated.get("--scores")
+        if not labels and not wanted and self.named("sure") and self.named("verdict"):
             return [self._sure(rows)]
+        roles = {c.name: c.role for c in self.columns}
+        if roles.get(labels or "") == "verdict" and roles.get(wanted or "") == "sure" and not self.named("call"):
+            hit = (self.probabilities["a"].argmax(1) == self.y).astype(int)  # nothing tells it from labels 0 and 1
+            return [self._sure(rows), of_event(self.probabilities["a"].max(1)[rows], hit[rows])]
         if not (self._is_truth(labels) if labels else self.named("truth")):
             return []
         if "--label-base" in stated and (stated["--label-base"] == "1") != (self.style == "from one"):
             return []
-        wanted = stated.get("--scores")
         if wanted is None:
             return self._as_it_is(stated, rows)
         if found := [c for c in self.columns if c.name == wanted]:
@@ -131,12 +135,14 @@ class Case:
     def _as_it_is(self, stated: Mapping[str, str], rows: Ints) -> list[Numbers]:
         """What is right where no line says which columns are scores."""
         whole = self.families()
-        if len(whole) > 1:
-            return []
+        if len(whole) > 1:  # one of them may have names that share nothing
+            whole = {family: members for family, members in whole.items() if not any(c.strange for c in members)}
+            if len(whole) != 1:
+                return []
         if whole:
             return self._of_family(next(iter(whole.values())), stated, rows)
         if self.named("ranked"):
-            listed = len(self.named("listed")) == self.k == len(self.named("ranked"))
+            listed = all({c.of for c in self.named(role)} == set(range(self.k)) for role in ("listed", "ranked"))
             return [self._true("a", rows)] if listed else []
         if self.named("sure"):
             return [self._sure(rows)] if self.named("call") and self.named("truth") else []
@@ -173,9 +179,12 @@ class Case:
         p = self.probabilities[column.family][:, column.of]
         event = stated.get("--event", "")
         own = [of_event(p[rows], (self.y == column.of)[rows].astype(int))]
-        sure = column.told or bool(self.named("call"))
+        told = column.told and not column.name.isdecimal()
+        sure = told or bool(self.named("call"))
         if event in self.classes:
-            if self.classes.index(event) == column.of:
+            if (
+                self.classes.index(event) == column.of or column.told
+            ):  # of a name that tells, the other class is measured
                 return own
             return [] if sure else [of_event(p[rows], (self.y != column.of)[rows].astype(int))]
         if sure or self.style == "words":
@@ -189,8 +198,9 @@ class Case:
             return []
         if "--correct" in stated:
             return [self._sure(rows)] if by_name.get(stated["--correct"]) == "verdict" else []
-        if self.named("verdict") and not {"--predicted", "--labels"} & set(stated):
-            return [self._sure(rows)]
+        if self.named("verdict"):
+            own = by_name.get(stated.get("--labels", ""), "verdict") == "verdict" and "--predicted" not in stated
+            return [self._sure(rows)] if own else []
         pair = {by_name.get(stated.get(option, ""), option) for option in ("--predicted", "--labels")}
         # which of two columns of classes is the prediction makes no difference to how often they agree
         fits = [{"call", "truth"}, {"call", "--labels"}, {"--predicted", "truth"}, {"--predicted", "--labels"}]
@@ -298,7 +308,9 @@ def _scores(
         ranked = np.take_along_axis(p, order, 1)
         names, shares = [("label_{}", "prob_{}"), ("top{}", "p{}"), ("class_{}", "share_{}")][int(rng.integers(3))]
         first = int(rng.integers(2))
-        listed = [Column(names.format(i + first), _cells(classes, order[:, i], style), "listed") for i in range(k)]
+        listed = [
+            Column(names.format(i + first), _cells(classes, order[:, i], style), "listed", of=i) for i in range(k)
+        ]
         return [*listed, *(Column(shares.format(i + first), ranked[:, i], "ranked", of=i) for i in range(k))], called
     by_class = style in ("words", "letters") and rng.random() < 0.7
     out = _family(rng, "a", p, classes, style, by_class, "")
@@ -321,7 +333,7 @@ def _change(case: Case, change: str, rng: np.random.Generator) -> None:
     columns = case.columns
     at = int(rng.integers(len(columns)))
     if change == "renamed":
-        columns[at].name, columns[at].told = str(rng.choice(STRANGE)), False
+        columns[at].name, columns[at].told, columns[at].strange = str(rng.choice(STRANGE)), False, True
     elif change == "dropped" and len(columns) > 2:
         del columns[at]
     elif change == "doubled":
