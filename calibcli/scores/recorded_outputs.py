@@ -39,7 +39,7 @@ from calibcli.scores._per_row import LabelCodes, as_names, labels_of, read_label
 from calibcli.scores._positive_class import BinaryReading, read_binary, swap_classes
 from calibcli.scores._score_kind import KeptRows, Nonfinite, Outcome, Scan, decide_kind, evidence
 from calibcli.scores.array_names import kind_option
-from calibcli.scores.files import locations
+from calibcli.scores.files import locations, nested
 from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
 from calibcli.scores.files.roles import CLASSES
 from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, suffixes
@@ -172,7 +172,7 @@ def load(source: Source, contents: FileContents | None = None) -> FileContents:
         InputError: it is something else of calib's or of a model's; or it has no use for what was asked.
     """
     try:
-        contents = contents or load_any(source)
+        contents = nested.opened(contents or load_any(source), source.name)
         if source.options != ReaderOptions():
             refuse_unused_options(contents, source)
         if other_files.STATE in contents.arrays:

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
 from operator import itemgetter
@@ -179,6 +180,34 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
     plain = len(header) > 1 and bool(first.strip()) and b'"' not in first and not source.options.no_header
     read_alike = partial(_alike, first, delimiter, len(header), [*groups.values()], named, {"format": form, **fields})
     return FileContents(form, arrays, decimals=decimals, read_alike=read_alike if plain else None, **fields)
+
+
+def grouped_columns(contents: FileContents, source: Source, grouped: bool = True) -> FileContents:
+    """Return a table whose columns are texts with each group of score columns as one (N, K) array, if `grouped`.
+
+    Raises:
+        InputError: as `score_groups`, or a score that is not a number.
+    """
+    header = [*contents.arrays]
+    groups, others, fields = score_groups(header, source.name, grouped)
+    arrays: dict[str, Named] = {}
+    decimals = {**contents.decimals}
+    for name, columns in groups.items():
+        own = [header[i] for i in columns]
+        texts = np.column_stack([contents.arrays[one].read(0, contents.arrays[one].shape[0]) for one in own])
+        if texts.ndim != 2 or texts.dtype.kind != "O":
+            return contents
+        arrays[name] = Memory(_floats(texts.tolist(), own, 0, source.name))
+        decimals[name] = max(map(decimals_of, chain.from_iterable(texts[:1000].tolist())))
+    arrays |= {header[i]: contents.arrays[header[i]] for i in others}
+    return replace(
+        contents,
+        arrays=arrays,
+        decimals=decimals,
+        kinds=fields["kinds"],
+        classes={**contents.classes, **fields["classes"]},
+        members={**contents.members, **fields["members"]},
+    )
 
 
 # Many small tables with one header, as the parts of a data set are: their rows are parsed as one text.
