@@ -231,6 +231,7 @@ class ConstantSum:
     Attributes:
         rounding: of a sum.  low, high: smallest and largest sum.  lost: whether there is no such whole.
         varied: whether there are scores between the smallest and the largest, unlike those of two fixed logits.
+        counts: whether all are whole numbers, as votes are.
     """
 
     rounding: float
@@ -241,11 +242,13 @@ class ConstantSum:
     total: float = 0.0
     rows: int = 0
     varied: bool = False
+    counts: bool = True
 
     def add(self, rows: Piece) -> None:
         """Add rows, none of which is negative."""
         sums, z = rows.sums, rows.z
         self.varied = self.varied or bool(((z > z.min()) & (z < z.max())).any())
+        self.counts = self.counts and bool((z == np.floor(z)).all())
         self.total, self.rows = self.total + float(sums.sum()), self.rows + len(sums)
         self.low, self.high = min(self.low, float(sums.min())), max(self.high, float(sums.max()))
         self.lost = not self.high - self.low <= 2 * max(min(self.rounding, 0.05 * self.high), 0.005 * self.high)
@@ -366,8 +369,10 @@ class Scan:
             self.log_low = min(self.log_low, float(sums.min()))
             self.log_high = max(self.log_high, float(sums.max()))
             self.logs &= max(-self.log_low, self.log_high) <= self.tolerance
-        self.whole.lost |= block.low < 0
-        if block.high > UNIT_HIGH and not self.whole.lost:
+        negative = block.low < 0
+        self.whole.lost |= negative
+        self.whole.counts &= not negative
+        if block.high > UNIT_HIGH and (self.whole.counts or not self.whole.lost):
             self.whole.add(block.rows)
 
     def verdicts(self, outcome: Outcome) -> list[str]:
@@ -418,12 +423,17 @@ def _refuse_shares(scanned: Scan, name: str) -> None:
             log-odds would be where none is negative.
     """
     k, low, high = scanned.k, scanned.low, scanned.high
+    if k > 1 and scanned.whole.rows and scanned.whole.counts and scanned.finite >= FEWEST and scanned.whole.varied:
+        problem = (
+            f"'{name}' holds whole numbers up to {high:.6g}, none of them negative: votes or counts of each class?"
+        )
+        raise InputError(problem, "--out-of sum divides each row by its sum; if these are logits: --kind logits")
     one = scanned.whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
     if not one or scanned.finite < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
         return
     rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes up to {high:.4g}"
     problem = f"'{name}' is never negative and {rows}: are these shares of {one:.3g} instead of logits?"
-    raise InputError(problem, f"divide by {one:.3g}; if these are logits: --kind logits")
+    raise InputError(problem, f"divide by {one:.3g}: --out-of {one:.3g}; if these are logits: --kind logits")
 
 
 def _refuse_forced(scanned: Scan, forced: Kind, name: str) -> None:
@@ -442,7 +452,7 @@ def _refuse_forced(scanned: Scan, forced: Kind, name: str) -> None:
     worst, most = scanned.off(forced), scanned.most_off
     if worst <= most:
         return
-    fix = "probabilities of independent labels: --multilabel; shares of another total: divide each row by its sum"
+    fix = "probabilities of independent labels: --multilabel; shares of another total: --out-of sum"
     first = "" if logs else f": row {scanned.unit.off.first} sums to {scanned.unit.off_sum:.4g}"
     raise InputError(
         f"--kind {forced}, but {'exponentials of ' * logs}rows of '{name}' do not sum to 1{first} (the sum furthest "

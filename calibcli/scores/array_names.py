@@ -17,7 +17,7 @@ import numpy as np
 
 from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable, refusing
 from calibcli.core.number_format import count_text, first_few
-from calibcli.core.options import normal
+from calibcli.core.options import normal, real
 from calibcli.scores import _column_evidence as column_evidence
 from calibcli.scores.columns import SMALL
 from calibcli.scores.files import roles
@@ -159,8 +159,10 @@ def candidates(contents: FileContents) -> list[str]:
     if contents.scores or contents.lacking:
         return [contents.scores] if contents.scores else []
     arrays = contents.arrays
+    in_percent = [name for name, a in arrays.items() if "%" in name and contents.table and is_percent(a)]
     return (
         [name for name, array in arrays.items() if name in contents.kinds or _may_score(name, array)]
+        or (in_percent if len(in_percent) == 1 else [])
         or [
             name
             for name, a in arrays.items()
@@ -168,6 +170,14 @@ def candidates(contents: FileContents) -> list[str]:
         ]
         or [name for name, a in arrays.items() if class_in_name(name) and a.shape[1:] == () and _scalars(a)]
     )
+
+
+def is_percent(array: Named) -> bool:
+    """Return whether a column holds numbers from 0 to 100 of which some are above 1 and some are no whole numbers."""
+    table = column_evidence.numbers({"": array}, [""]) if array.shape[1:] == () else array.read(0, column_evidence.ROWS)
+    if table is None or not len(table):
+        return False
+    return bool(table.min() >= 0 and 1 < table.max() <= 100 and (table % 1).any())
 
 
 def class_in_name(name: str) -> str:
@@ -359,6 +369,38 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, kind_
     if raw.dtype.kind in "iu" or raw.dtype.itemsize > 8:
         raw = Converted(raw, lambda block: block.astype(np.float64), raw.shape[1:], np.dtype(np.float64))
     return raw if dims == 2 else Converted(raw, lambda block: block[:, None], (1,), raw.dtype)
+
+
+def shares_out_of(scores: Named, wanted: str, name: str) -> Named:
+    """Return scores (N, C) divided by a number, or each row by its sum.
+
+    Args:
+        wanted: `sum`, `percent`, or the number.
+
+    Raises:
+        UsageError: another text, or the sum of one column.  InputError: scores that are negative or add up to nothing.
+    """
+    if normal(wanted) == "sum":
+        if scores.shape[1] < 2:
+            raise UsageError(
+                f"--out-of sum is for several columns of scores, '{name}' is one", "pass a number: --out-of 100"
+            )
+        return Converted(scores, lambda block: _by_sums(block, name), scores.shape[1:], np.dtype(np.float64))
+    try:
+        one = 100.0 if normal(wanted) in ("percent", "%") else real(wanted)
+    except ValueError:
+        one = math.nan
+    if not 0 < one < math.inf:
+        raise UsageError(f"--out-of {wanted} is no number above 0", "pass sum, percent, or a number: --out-of 100")
+    return Converted(scores, lambda block: block / one, scores.shape[1:], np.dtype(np.float64))
+
+
+def _by_sums(block: Array, name: str) -> Array:
+    sums = block.sum(axis=1, keepdims=True)
+    if (block < 0).any() or (sums == 0).any():
+        problem = f"--out-of sum, but '{name}' has scores that are negative, or rows that sum to 0"
+        raise InputError(problem, "leave --out-of out, or leave these rows out")
+    return np.asarray(block / sums)
 
 
 def in_order(scores: Named, classes: Sequence[str], wanted: Sequence[str], where: str) -> Named:
@@ -612,10 +654,16 @@ def _rivals(contents: FileContents, group: Group) -> list[Group]:
 
 
 def _by_values(contents: FileContents) -> list[Group]:
-    """Return families that no name gives away: columns called by the values of a column, alone or with the same text
-    around them, or by the words of one-hot columns, whose rows are probabilities.
+    """Return families that no name gives away: lists whose numbers are probabilities; else columns called by the values
+    of a column, alone or with the same text around them, or by the words of one-hot columns, whose rows are
+    probabilities.
     """
     columns = {name: a for name, a in contents.arrays.items() if a.shape[1:] == () and a.shape[0]}
+    wide = [name for name, a in contents.arrays.items() if len(a.shape) == 2 and a.shape[1] > 1]
+    if any(name in roles.SCORES for name in wide):
+        return []
+    if lists := [name for name in wide if _shares_of(contents.arrays[name]) is not None]:
+        return [([name], [], name) for name in lists]
     if not 2 < len(columns) <= column_evidence.WIDEST:
         return []
     cells = {name: column_evidence.head(a) for name, a in columns.items() if a.dtype.kind in "USO"}
@@ -834,6 +882,8 @@ def _named(own: Sequence[str], labels: Sequence[str]) -> list[Group]:
 
 def _joined(contents: FileContents, group: Group, where: str, name: str = "") -> FileContents:
     wanted, names, common = group
+    if len(wanted) == 1 and len(contents.arrays[wanted[0]].shape) == 2:
+        return replace(contents, scores=wanted[0])
     known = _columns(contents)
     columns = [_spelled(known, column, "--scores" if name else "column", where, contents) for column in wanted]
     block = read_all(_block(contents, columns, "column", where))

@@ -67,6 +67,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
         how: what follows.  scores, labels: names of the arrays; `labels` may be a file of its own.
         classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
         event: of two classes, the one that is measured; of one column, the class that it is the probability of.
+        out_of: what the scores are shares of, where it is not 1: `sum` of each row, `percent`, or a number.
         kind: `logits`, `probabilities` or `log_probabilities`, where recognition would be wrong.
         confidence, correct: names of two arrays, how sure each prediction was and whether it was right, where that is
             all there is.  predicted: instead of `correct`, the predicted class, which is right where it equals the
@@ -237,6 +238,10 @@ def _one_dataset(
     if raw_labels is not None and reading.need_labels:  # (1, N) is a row of labels
         count = raw_labels.shape[raw_labels.shape[0] == 1 and raw_labels.shape[1:] == raw.shape[:1]]
     raw = array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind)))
+    out_of = reading.out_of or ("percent" if "%" in name and array_names.is_percent(raw) else "")
+    if out_of:
+        raw = array_names.shares_out_of(raw, out_of, name)
+        notes += [] if reading.out_of else [f"'{name}' is a percentage by its name: divided by 100"]
     scores = array_names.in_memory(raw)
     n, width, k = *scores.shape, max(scores.shape[1], 2)
     array_names.refuse_verdicts(name, label_name, where, width, bool(reading.scores and reading.event))

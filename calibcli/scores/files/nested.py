@@ -24,7 +24,8 @@ from calibcli.scores.files.roles import LABELS, SCORES
 from calibcli.scores.files.text_tables import decimals_of, is_number
 from calibcli.scores.predictions import Array, Named
 
-HEAD = 1000  # rows whose digits after the point are counted
+HEAD = 1000  # rows that are looked at
+SUM = 0.02  # error of a sum of rounded probabilities
 DEPTH, COLUMNS = 8, 500  # limits of what is inside objects: levels, and number of columns
 LETTERS = 10_000  # longest text of a cell
 PRINTED = re.compile(r"^(?:\w+\()?\s*\[([^\[\]{}'\"]*)\]")
@@ -71,7 +72,7 @@ class Columns:
             self._texts(path, cells)
 
     def _objects(self, path: str, cells: list[Any], depth: int) -> None:
-        if all(_by_class(cell) for cell in cells):
+        if all(_by_class(cell) for cell in cells) and (path in SCORES or all(map(_are_shares, cells[:HEAD]))):
             if all(cell.keys() == cells[0].keys() for cell in cells):
                 self.classes[path] = list(map(str, cells[0]))
                 self.members[path] = [f"{path}.{name}" for name in cells[0]]
@@ -320,6 +321,10 @@ def _unwrapped(cells: list[Any]) -> list[Any]:
 def _by_class(cell: Any) -> bool:
     """Return whether an object has several members, all of them numbers."""
     return isinstance(cell, dict) and len(cell) > 1 and set(map(type, cell.values())) <= {int, float}
+
+
+def _are_shares(cell: Mapping[str, float]) -> bool:
+    return all(0 <= value <= 1 for value in cell.values()) and abs(sum(cell.values()) - 1) <= SUM
 
 
 def _same_order(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
