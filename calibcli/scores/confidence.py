@@ -59,7 +59,7 @@ def columns(contents: FileContents, reading: Reading = AS_IS, where: str = "") -
         if wanted:
             array_names.column(contents, wanted, option, where)
             return wanted
-        return next((name for name in names if one[name] in role), "")
+        return next((name for known in (role.names, role.weak) for name in names if one[name] in known), "")
 
     confidence = first(CONFIDENCE, reading.confidence, "--confidence")
     exclusive(

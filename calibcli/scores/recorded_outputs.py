@@ -43,6 +43,7 @@ from calibcli.scores.files import locations, nested
 from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
 from calibcli.scores.files.roles import CLASSES
 from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, suffixes
+from calibcli.scores.files.text_tables import NoHeader
 from calibcli.scores.input_mistakes import RepeatedRows, scan
 from calibcli.scores.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading
@@ -173,7 +174,8 @@ def load(source: Source, contents: FileContents | None = None) -> FileContents:
         InputError: it is something else of calib's or of a model's; or it has no use for what was asked.
     """
     try:
-        contents = nested.opened(contents or load_any(source), source.name)
+        contents = contents or load_any(source)
+        contents = nested.opened(contents, source.name)
         if source.options != ReaderOptions():
             refuse_unused_options(contents, source)
         if other_files.STATE in contents.arrays:
@@ -181,8 +183,10 @@ def load(source: Source, contents: FileContents | None = None) -> FileContents:
         known = array_names.candidates(contents) or contents.lacking or confidence.columns(contents)
         if known or array_names.score_columns([contents]):
             return contents
-    except InputError:
+    except InputError as error:
         other_files.refuse_other_file(other_files.before_reading(source), source)
+        if isinstance(error, NoHeader) and error.contents is not None:
+            raise InputError(error.problem, array_names.without_header(error.contents)) from None
         raise
     other = other_files.before_reading(source) or other_files.after_reading(contents, source)
     other_files.refuse_other_file(other, source)
@@ -233,7 +237,9 @@ def _one_dataset(
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name, notes)
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {array_names.describe(first)}"
-        raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
+        raise InputError(
+            problem, array_names.no_labels(first, name, array_names.two_dimensional(raw, name, where, None, True))
+        )
     count = None
     if raw_labels is not None and reading.need_labels:  # (1, N) is a row of labels
         count = raw_labels.shape[raw_labels.shape[0] == 1 and raw_labels.shape[1:] == raw.shape[:1]]
