@@ -406,7 +406,7 @@ def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
             f"{near}probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
-        _refuse_shares(scanned, name)
+        _refuse_shares(scanned, name, "" if declared else "; if these are logits: --kind logits")
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
         problem = f"the name '{name}' says {kind_words(declared)} but the rows are {kind_words(kind)}"
         problem += f" ({evidence(scanned, kind)})"
@@ -414,8 +414,11 @@ def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
     return kind
 
 
-def _refuse_shares(scanned: Scan, name: str) -> None:
+def _refuse_shares(scanned: Scan, name: str, otherwise: str) -> None:
     """Refuse rows that look like shares of another total than one.
+
+    Args:
+        otherwise: what to do if they are logits, where the name does not call them probabilities.
 
     Raises:
         InputError: of rows that differ, none is negative, their sums are one number, and some score is below half of
@@ -427,13 +430,13 @@ def _refuse_shares(scanned: Scan, name: str) -> None:
         problem = (
             f"'{name}' holds whole numbers up to {high:.6g}, none of them negative: votes or counts of each class?"
         )
-        raise InputError(problem, "--out-of sum divides each row by its sum; if these are logits: --kind logits")
+        raise InputError(problem, f"--out-of sum divides each row by its sum{otherwise}")
     one = scanned.whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
     if not one or scanned.finite < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
         return
     rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes up to {high:.4g}"
     problem = f"'{name}' is never negative and {rows}: are these shares of {one:.3g} instead of logits?"
-    raise InputError(problem, f"divide by {one:.3g}: --out-of {one:.3g}; if these are logits: --kind logits")
+    raise InputError(problem, f"divide by {one:.3g}: --out-of {one:.3g}{otherwise}")
 
 
 def _refuse_forced(scanned: Scan, forced: Kind, name: str) -> None:

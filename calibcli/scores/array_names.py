@@ -171,7 +171,7 @@ def candidates(contents: FileContents) -> list[str]:
         or [
             name
             for name, a in arrays.items()
-            if normal(name) in roles.SCORES.weak and (len(a.shape) == 2 or _scalars(a))
+            if normal(name) in roles.SCORES.weak and (len(a.shape) == 2 or (_scalars(a) and not _are_calls(a)))
         ]
         or [name for name, a in arrays.items() if class_in_name(name) and a.shape[1:] == () and _scalars(a)]
     )
@@ -310,7 +310,7 @@ def _may_score(name: str, array: Named) -> bool:
     dims = len(array.shape)
     if dims == 0 or (key not in roles.SCORES and not (key in roles.ONE_SCORE and dims == 1)):
         return False
-    if dims == 1 and (key in roles.CLASS_CALLS or (array.dtype.kind == "O" and _are_calls(array))):
+    if dims == 1 and (key in roles.CLASS_CALLS or _are_calls(array)):
         return False
     return _scalars(array) if dims == 1 else array.dtype.kind in roles.SCORES.dtypes
 
@@ -318,7 +318,7 @@ def _may_score(name: str, array: Named) -> bool:
 def _are_calls(array: Named) -> bool:
     """Return whether a column of text holds 0 and 1 alone, in enough rows to tell."""
     cells = column_evidence.head(array)
-    return len(cells) >= FEWEST and {*cells} == {"0", "1"}
+    return array.dtype.kind == "O" and len(cells) >= FEWEST and {*cells} == {"0", "1"}
 
 
 def _scalars(array: Named) -> bool:
@@ -633,7 +633,8 @@ def _only_family(contents: Sequence[FileContents], where: str) -> Group | None:
     Raises:
         InputError: there are several.
     """
-    first, found = contents[0], score_families(contents)
+    first = contents[0]
+    found = [group for group in score_families(contents) if _alike(first, group)]
     read = [(members, _words(first, name), name) for name, members in first.members.items() if len(members) > 1]
     every: list[Group] = [*read, *found] or _by_values(first)
     if len(every) == 1 and _of_several(first, every[0]):
@@ -647,6 +648,15 @@ def _only_family(contents: Sequence[FileContents], where: str) -> Group | None:
     if read and read[0][2] in first.arrays and read[0][2] not in candidates(first):
         return [read[0][2]], [], read[0][2]
     return None if read or not every else every[0]
+
+
+def _alike(contents: FileContents, group: Group) -> bool:
+    """Return whether all columns of a family that vary hold fractions, or none does: else some are no scores."""
+    table = column_evidence.numbers(_columns(contents), group[0])
+    if table is None or len(table) < FEWEST:
+        return True
+    fractions = (table % 1 != 0).any(axis=0)[np.ptp(table, axis=0) > 0]
+    return bool(fractions.all()) or not bool(fractions.any())
 
 
 def _of_several(contents: FileContents, group: Group) -> bool:
