@@ -745,7 +745,7 @@ decides(
                 "response": {"status_code": 200, "body": {"object": "chat.completion", "choices": chat(i)}},
             },
         ),
-        lines("gold.jsonl", lambda i: {"custom_id": f"q{i}", "target": ABC[Y3[i]]}, reversed(ROWS)),
+        lines("gold.jsonl", lambda i: {"custom_id": f"q{i}", "target": ABC[Y3[i]]}, ROWS[::-1]),
     ),
     {"--choices A,B,C --labels gold.jsonl": TOP3},
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from calibcli.scores.predictions import Floats, Named
 SHOWN = 6  # columns that a line names one by one
 LINES = 4  # lines that one error proposes
 MOST = 1000  # classes of a column of classes
+ABSENT = {*MISSING, "nan", "<na>", "nat", "?"}
 PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
 """Parts of names that make numbers from 0 to 100 look like confidences."""
 VERDICTS = ({"true", "false"}, {"correct", "incorrect"}, {"right", "wrong"}, {"pass", "fail"}, {"passed", "failed"},
@@ -59,7 +61,7 @@ class Look:
         """The values of each column that may be of classes: few, not all different, and no fractions."""
         out: dict[str, set[str]] = {}
         for name, cells in self.cells.items():
-            values = {cell for cell in cells if cell.lower() not in MISSING}
+            values = {cell for cell in cells if cell.lower() not in ABSENT}
             few = 1 < len(values) <= min(MOST, max(2, len(cells) // 2))
             if few and not any(is_number(value) and float(value) % 1 for value in values):
                 out[name] = values
@@ -147,13 +149,13 @@ def candidates(look: Look) -> list[Scores]:
             for name in wide
         ]
     for values in look.groups.values():
-        own = [name for name in look.cells if name in values]
+        own = [name for name in look.cells if name in values and not is_number(name)]
         table = column_evidence.numbers(arrays, own) if len(own) > 1 else None
         if table is not None and len(own) == len(values):
             return [Scores(f"--scores {shlex.quote(','.join(own))}", table, own, own)]
-    names = [*look.shares]
+    names = _by_number([*look.shares])
     if len(names) > 1:
-        table = np.column_stack([*look.shares.values()])
+        table = np.column_stack([look.shares[name] for name in names])
         if column_evidence.are_probabilities(table):
             return [Scores(f"--scores {shlex.quote(','.join(names))}", table, None, names)]
     if names:
@@ -175,6 +177,9 @@ def candidates(look: Look) -> list[Scores]:
 def _of_classes(look: Look, scores: Scores, known: bool) -> list[str]:
     """Return the lines for scores of each class."""
     k = scores.table.shape[1]
+    falling = np.argsort(-scores.table.mean(axis=0), kind="stable")
+    if column_evidence.ranked(scores.table[:, falling]):  # the largest of each row are of no class
+        return []
     free = {name: values for name, values in look.groups.items() if name not in scores.names}
     classes = [*(scores.classes or ())]
     proved = {
@@ -184,7 +189,11 @@ def _of_classes(look: Look, scores: Scores, known: bool) -> list[str]:
     }
     order = next(iter(proved.values()), None)
     option = "" if known and not order else scores.option
-    if order and not all(map(is_number, order)):
+    if order and all(map(is_number, order)):
+        if len(scores.names) == k:
+            names = [name for _, name in sorted(zip(map(float, order), scores.names, strict=True))]
+            option = "" if known and names == [*scores.names] else f"--scores {shlex.quote(','.join(names))}"
+    elif order:
         option += f" --classes {shlex.quote(','.join(order))}"
     of = {*(order or classes)} or {str(i) for i in range(k)}
     called = classes or [str(i) for i in range(k)]
@@ -220,9 +229,11 @@ def _of_one(look: Look, scores: Scores) -> list[str]:
             out.append(f"{scores.option} --labels {shlex.quote(name)}{said}")
     if inside and not predicted:
         confidence = scores.option.replace("--scores", "--confidence").replace("--out-of", "--confidence-scale")
-        pairs = _pairs(look, free)
+        pairs = [
+            pair for pair in _pairs(look, free) if own in roles.CONFIDENCE or score.min() >= 1 / len(free[pair[0]])
+        ]
         out += [f"{confidence} --predicted {shlex.quote(a)} --labels {shlex.quote(b)}" for a, b in pairs]
-        if not pairs and not labels:
+        if not pairs and not labels and not (low and out):
             out += [f"{confidence} --correct {shlex.quote(name)}" for name in _verdicts(look, two)]
     return out or ([] if predicted else [scores.option])
 
@@ -243,6 +254,14 @@ def _pairs(look: Look, free: Mapping[str, set[str]]) -> list[tuple[str, str]]:
                 out.append((b, a) if first else (a, b))
     named = [pair for pair in out if pair[0] in roles.PREDICTED or _labels(pair[1])]
     return (named or out)[:LINES]
+
+
+def _by_number(names: Sequence[str]) -> list[str]:
+    """Return names that differ in their numbers alone in the order of these."""
+    parts = [re.split(r"(\d+)", name) for name in names]
+    if len({tuple(part[::2]) for part in parts}) > 1:
+        return [*names]
+    return [name for _, name in sorted(zip(([int(n) for n in part[1::2]] for part in parts), names, strict=True))]
 
 
 def _labels(name: str) -> int:

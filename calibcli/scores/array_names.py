@@ -572,10 +572,14 @@ def _by_class(contents: FileContents, where: str) -> FileContents:
                 problem += f"'{first_few(family, 3)}', which differ from row to row"
                 raise InputError(problem, EVERY_CLASS)
             order, scores = np.argsort(listed, axis=1), read_all(contents.arrays[name])
+            heads = [column_evidence.head(contents.arrays[n]) for n in family]  # these columns, and copies of them
             note = f"'{first_few(members, 3)}' are sorted in each row: put in the order of the classes by "
             return replace(
                 contents,
-                arrays={**contents.arrays, name: Memory(np.take_along_axis(scores, order, axis=1))},
+                arrays={
+                    **{n: a for n, a in contents.arrays.items() if column_evidence.head(a) not in heads},
+                    name: Memory(np.take_along_axis(scores, order, axis=1)),
+                },
                 scores=name,
                 classes={**contents.classes, name: ordered[0].tolist()},
                 notes=[*contents.notes, f"{note}'{first_few(family, 3)}'"],
@@ -641,6 +645,12 @@ def _only_family(contents: Sequence[FileContents], where: str) -> Group | None:
         read, every = [], _by_values(first) or every
     if len(every) == 1:
         every = [*every, *_rivals(first, every[0])]
+    if len(every) < 2:
+        own = {name for group in every for name in group[0]}
+        numbered = _numbered([name for name in _columns(first) if name not in own], any_word=True)
+        others = [group for group in numbered if _are_shares(_columns(first), group[0])]
+        alone = [([name], [], name) for name in candidates(first) if first.arrays[name].shape[1:] == ()]
+        every = [*every, *others, *alone] if others and (every or alone) else every
     if len(every) > 1 and not (len(read) == len(every) and len(candidates(first)) < 2):
         listed = " and ".join(f"'{first_few(columns, 3)}'" for columns, *_ in every[:4])
         lines = " or ".join(map(_choice, every[:4]))
@@ -786,6 +796,12 @@ def _with_labels(contents: Sequence[FileContents], wanted: str | None, where: Se
     name = first.scores or (wanted if wanted in first.arrays else "") or next(iter(_joined_names(first)), "")
     name = name or (one[0] if len(one := candidates(first)) == 1 else "")
     array = first.arrays.get(name)
+    if array is not None and first.labels in first.arrays and label_candidates([first.labels]) == []:
+        table = np.asarray(array.read(0, column_evidence.ROWS), np.float64)
+        classes = [str(i) for i in range(table.shape[-1])]
+        cells = column_evidence.head(first.arrays[first.labels])
+        if table.ndim == 2 and table.shape[1] > 2 and column_evidence.is_prediction(cells, table, classes):
+            return [replace(c, labels="") for c in contents]  # chosen by its place, and no observation
     if array is None or first.labels:
         return [*contents]
     if array.shape[1:] in ((), (1,)):
