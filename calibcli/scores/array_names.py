@@ -649,6 +649,7 @@ def _only_family(contents: Sequence[FileContents], where: str) -> Group | None:
         own = {name for group in every for name in group[0]}
         numbered = _numbered([name for name in _columns(first) if name not in own], any_word=True)
         others = [group for group in numbered if _are_shares(_columns(first), group[0])]
+        others = [group for group in others if not any(_same_numbers(first, group, one) for one in every)]
         alone = [([name], [], name) for name in candidates(first) if first.arrays[name].shape[1:] == ()]
         every = [*every, *others, *alone] if others and (every or alone) else every
     if len(every) > 1 and not (len(read) == len(every) and len(candidates(first)) < 2):
@@ -658,6 +659,14 @@ def _only_family(contents: Sequence[FileContents], where: str) -> Group | None:
     if read and read[0][2] in first.arrays and read[0][2] not in candidates(first):
         return [read[0][2]], [], read[0][2]
     return None if read or not every else every[0]
+
+
+def _same_numbers(contents: FileContents, one: Group, other: Group) -> bool:
+    """Return whether two families hold the same numbers, in any order of the columns."""
+    pair = [column_evidence.numbers(_columns(contents), group[0]) for group in (one, other)]
+    if pair[0] is None or pair[1] is None or pair[0].shape != pair[1].shape:
+        return False
+    return bool(np.allclose(np.sort(pair[0], axis=1), np.sort(pair[1], axis=1), atol=1e-6))
 
 
 def _alike(contents: FileContents, group: Group) -> bool:
@@ -884,7 +893,7 @@ def _with_labels_of_one(
         return [*contents]
     free = {n: values for n, values in look.groups.items() if n != name}
     named = label_candidates([n for n in first.arrays if n != name])
-    if len(named) == 1 and named[0] in free:
+    if named and named[0] in free:
         same = [n for n, values in free.items() if n != named[0] and values == free[named[0]]]
         if same and name in look.shares and float(score.min()) >= 1 / len(free[named[0]]):
             lines = lines_of_options.lines(

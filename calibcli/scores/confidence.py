@@ -211,8 +211,9 @@ def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where
     else:
         predicted, label = (_same_form(column(name)) for name in (named.predicted, named.label))
         y = np.array([a == b for a, b in zip(predicted, label)], np.int64)
-        for name, texts in ((named.predicted, predicted), (named.label, label)):
-            per_row.refuse_missing(Memory(column(name)), name, texts)
+        for values, name in ((column(name), name) for name in (named.predicted, named.label)):
+            if values.dtype.kind in "USO":
+                per_row.refuse_missing(Memory(values), name, [*map(str, values.tolist())])
         known = {*label}
         for row, (a, b) in enumerate(zip(predicted, label)):
             if a != b and a not in known and a.casefold() == b.casefold():
