@@ -18,13 +18,13 @@ from calibcli.scores.files.text_tables import MISSING, is_number
 from calibcli.scores.predictions import Floats, Named
 
 SHOWN = 6  # columns that a line names one by one
-LINES = 4  # lines that one error proposes
+LINES, MANY = 4, 8  # lines that one error proposes; beyond the second number they decide nothing
 MOST = 1000  # classes of a column of classes
 ABSENT = {*MISSING, "nan", "<na>", "nat", "?"}
 PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
 """Parts of names that make numbers from 0 to 100 look like confidences."""
 VERDICTS = ({"true", "false"}, {"correct", "incorrect"}, {"right", "wrong"}, {"pass", "fail"}, {"passed", "failed"},
-            {"c", "i"}, {"1", "0"}, {"yes", "no"}, {"t", "f"}, {"y", "n"})  # fmt: skip
+            {"1", "0"})  # fmt: skip
 """Words for right and wrong, the plainest first."""
 
 
@@ -101,8 +101,8 @@ def advice(contents: FileContents, no_probability: str) -> str:
     found = lines(look, candidates(look))
     if len(found) == 1:
         return f"choose them: {found[0]}; or name them logits or probs"
-    if found:
-        return "choose one: " + " or ".join(found[:LINES])
+    if 1 < len(found) <= MANY:
+        return "choose one: " + " or ".join(found)
     for name, values in look.shares.items():
         for other in look.groups:
             if _follows(look, other, values):
@@ -204,7 +204,7 @@ def _of_classes(look: Look, scores: Scores, known: bool) -> list[str]:
         fits = [n for n, v in free.items() if n not in predicted and len(v) == k and not any(map(is_number, v))]
     if known:
         return [f"{option} --labels {shlex.quote(name)}" for name in fits]
-    by_name = _by_name(look, [n for n in look.cells if n not in predicted])
+    by_name = [n for n in _by_name(look, [n for n in look.cells if n not in predicted]) if len(free.get(n, of)) <= k]
     return [f"{option} --labels {shlex.quote(name)}" for name in by_name or fits] or [option]
 
 
@@ -219,7 +219,8 @@ def _of_one(look: Look, scores: Scores) -> list[str]:
     labels = _by_name(look, [n for n in look.cells if n not in predicted and n != own])
     out: list[str] = []
     low = bool(score.min() < 0.5) or not inside
-    candidates = [n for n in labels if n in two] or ([] if labels else [n for n in two if n not in predicted])
+    unnamed = [n for n in two if n not in predicted]
+    candidates = [n for n in labels if n in two] or ([] if labels else [n for n in unnamed if own in n] or unnamed)
     guesses = [n for n in free if n not in labels and n in roles.PREDICTED]
     if low and not (guesses and not predicted):
         for name in candidates:
@@ -227,7 +228,7 @@ def _of_one(look: Look, scores: Scores) -> list[str]:
             event = next((events[n] for n in predicted if two[n] == words), "")
             said = f" --event {shlex.quote(event)}" if event else ""
             out.append(f"{scores.option} --labels {shlex.quote(name)}{said}")
-    if inside and not predicted:
+    if inside and not predicted and scores.option:
         confidence = scores.option.replace("--scores", "--confidence").replace("--out-of", "--confidence-scale")
         pairs = [
             pair for pair in _pairs(look, free) if own in roles.CONFIDENCE or score.min() >= 1 / len(free[pair[0]])
@@ -278,11 +279,12 @@ def _verdicts(look: Look, two: Mapping[str, set[str]]) -> list[str]:
 
 
 def _by_name(look: Look, names: Sequence[str]) -> list[str]:
-    """Return the columns that a label's name gives away."""
+    """Return the columns that a label's name gives away, or a word in it."""
     for known in (roles.LABELS.names, roles.LABELS.weak):
         if found := [name for name in names if normal(name) in known]:
             return found
-    return []
+    words = {word for word in roles.LABELS.all if len(word) > 1}
+    return [n for n in names if words & {*re.split(r"[^a-z0-9]+", normal(n).replace("_", " "))} and n in look.groups]
 
 
 def _follows(look: Look, name: str, score: Floats) -> bool:
@@ -298,7 +300,7 @@ def may_be_table(name: str, array: Named, contents: FileContents) -> bool:
 
 
 def _table(array: Named) -> Floats:
-    return np.asarray(array.read(0, column_evidence.ROWS), np.float64)
+    return np.asarray(column_evidence.sample(array), np.float64)
 
 
 def _fractions(cells: Sequence[str]) -> bool:

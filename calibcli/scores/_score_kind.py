@@ -403,7 +403,8 @@ def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
         raise InputError(
             f"'{name}' lies in [0, 1] but rows do not sum to 1: row {off.first} sums to "
             f"{scanned.unit.off_sum:.4g} ({off.count:,} of {scanned.finite:,} rows)",
-            f"{near}probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
+            f"{near}probabilities of independent labels: --multilabel; of some of the answers: --out-of sum"
+            + ("" if declared == "probabilities" else "; logits that happen to lie there: --kind logits"),
         )
     if kind == "logits" and declared != "logits":
         _refuse_shares(scanned, name, "" if declared else "; if these are logits: --kind logits")

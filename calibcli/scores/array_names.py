@@ -122,7 +122,7 @@ def _shares_of(array: Named) -> Array | None:
     if array.dtype.kind in "USO":
         table = column_evidence.numbers({"": array}, [""])
     else:
-        block = np.asarray(array.read(0, column_evidence.ROWS), np.float64)
+        block = np.asarray(column_evidence.sample(array), np.float64)
         table = block.reshape(len(block), -1)
     if table is None or not len(table):
         return None
@@ -179,7 +179,7 @@ def candidates(contents: FileContents) -> list[str]:
 
 def is_percent(array: Named) -> bool:
     """Return whether a column holds numbers from 0 to 100 of which some are above 1 and some are no whole numbers."""
-    table = column_evidence.numbers({"": array}, [""]) if array.shape[1:] == () else array.read(0, column_evidence.ROWS)
+    table = column_evidence.numbers({"": array}, [""]) if array.shape[1:] == () else column_evidence.sample(array)
     if table is None or not len(table):
         return False
     return bool(table.min() >= 0 and 1 < table.max() <= 100 and (table % 1).any())
@@ -558,9 +558,7 @@ def _by_class(contents: FileContents, where: str) -> FileContents:
                 break
     for name, members in contents.members.items():
         free = [n for n, a in contents.arrays.items() if n != name and a.shape[1:] == ()]
-        if len(members) < 3 or not column_evidence.ranked(
-            np.asarray(contents.arrays[name].read(0, column_evidence.ROWS))
-        ):
+        if len(members) < 3 or not column_evidence.ranked(np.asarray(column_evidence.sample(contents.arrays[name]))):
             continue
         for family in column_evidence.families(free, _words(contents, name)):
             listed = np.column_stack([np.char.strip(texts_of(read_all(contents.arrays[n]))) for n in family])  # (N, K)
@@ -806,7 +804,7 @@ def _with_labels(contents: Sequence[FileContents], wanted: str | None, where: Se
     name = name or (one[0] if len(one := candidates(first)) == 1 else "")
     array = first.arrays.get(name)
     if array is not None and first.labels in first.arrays and label_candidates([first.labels]) == []:
-        table = np.asarray(array.read(0, column_evidence.ROWS), np.float64)
+        table = np.asarray(column_evidence.sample(array), np.float64)
         classes = [str(i) for i in range(table.shape[-1])]
         cells = column_evidence.head(first.arrays[first.labels])
         if table.ndim == 2 and table.shape[1] > 2 and column_evidence.is_prediction(cells, table, classes):
@@ -834,7 +832,7 @@ def _with_labels(contents: Sequence[FileContents], wanted: str | None, where: Se
         ]
     if name not in first.classes:  # numbers may be anything
         return _with_labels_of_numbers(contents, name, array, where)
-    predicted, others = _of_classes(columns, np.asarray(array.read(0, column_evidence.ROWS), np.float64), classes)
+    predicted, others = _of_classes(columns, np.asarray(column_evidence.sample(array), np.float64), classes)
     free = [one for one in others if one not in labels]
     if len(labels) == 1 and labels[0] in predicted and len(free) == 1:
         problem = f"'{labels[0]}' in {where[0]} is the class of the largest score in every row, '{free[0]}' is not"
@@ -864,7 +862,7 @@ def _with_labels_of_numbers(
         InputError: the labels are names, and predictions prove which column is of which.
     """
     first, k = contents[0], array.shape[1]
-    look, table = lines_of_options.Look(first), np.asarray(array.read(0, column_evidence.ROWS), np.float64)
+    look, table = lines_of_options.Look(first), np.asarray(column_evidence.sample(array), np.float64)
     numbers = [str(i) for i in range(k)]
     free = {n: values for n, values in look.groups.items() if n != name}
     proved = [n for n in free if column_evidence.order_of(look.cells[n], table)]
@@ -874,7 +872,8 @@ def _with_labels_of_numbers(
         problem = f"labels '{named[0]}' in {where[0]} are names; '{proved[0]}' tells which column is of which"
         raise InputError(problem, " or ".join(line for line in lines if named[0] in line) or EVERY_CLASS)
     others = [n for n in free if not column_evidence.is_prediction(look.cells[n], table, numbers)]
-    if named or len(others) != 1 or others[0] in first.inside or not free[others[0]] <= {*numbers}:
+    sure = len(others) < len(free) or len(first.arrays) == 2  # the rest beside a prediction, or all there is
+    if named or len(others) != 1 or others[0] in first.inside or not (sure and free[others[0]] <= {*numbers}):
         return [*contents]
     return _labelled(contents, others[0])
 
@@ -908,8 +907,8 @@ def _with_labels_of_one(
     predicted = [n for n in free if len(free[n]) == 2 and column_evidence.event_of(score[:, 0], look.cells[n])]
     others = [n for n in free if n not in predicted and n not in first.inside]
     two = [n for n in others if len(free[n]) == 2]
-    plain = len(others) == 1 or not any(map(is_number, free[two[0]])) if two else False
-    return _labelled(contents, two[0]) if len(two) == 1 and plain else [*contents]
+    plain = predicted and len(two) == 1 and (len(others) == 1 or not any(map(is_number, free[two[0]])))
+    return _labelled(contents, two[0]) if plain else [*contents]
 
 
 def _joined_names(contents: FileContents) -> list[str]:
@@ -1095,7 +1094,7 @@ def reading_advice(contents: FileContents, no_probability: str) -> str:
 
 def no_labels(contents: FileContents, scores: str, raw: Named) -> str:
     """Return the lines that say what the labels are, of a file in which no name does."""
-    table = np.asarray(raw.read(0, column_evidence.ROWS), np.float64)
+    table = np.asarray(column_evidence.sample(raw), np.float64)
     found = lines_of_options.lines_with_labels(contents, scores, table, contents.classes.get(scores))
     fix = "labels in a file of their own: --labels FILE"
     return f"choose them: {' or '.join(found)}; {fix}" if found else f"choose them with --labels KEY, or {fix}"
@@ -1109,7 +1108,7 @@ def without_header(contents: FileContents) -> str:
     contents = grouped([contents], None, [""])[0]
     if contents.scores:
         raw = contents.arrays[contents.scores]
-        table = np.asarray(raw.read(0, column_evidence.ROWS), np.float64)
+        table = np.asarray(column_evidence.sample(raw), np.float64)
         found = lines_of_options.lines_with_labels(contents, contents.scores, table, None) or ["--labels FILE"]
     else:
         look = lines_of_options.Look(contents)

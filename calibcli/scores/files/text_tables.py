@@ -118,7 +118,7 @@ TOGETHER = 1 << 22  # bytes of files that are parsed at once
 EXPANSION = 6  # bytes of memory for each byte of text, roughly, in the worst case
 NUMBERED = re.compile(r"^([a-z_]+?)[_.\-\[]?(\d{1,7})\]?$")
 ODD = b'\0\r\x1c\x1d\x1e\x1f"'  # what may end rows, or is read in two ways
-MISSING = {"", "na", "null", "none", "n/a"}
+MISSING = {"", "na", "null", "none", "n/a", "?"}
 
 
 def delimiter(head: bytes) -> str:
@@ -138,7 +138,8 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
     refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
     form, first = "tsv" if delimiter == "\t" else "csv", _first_line(source).partition(b"\r")[0]
     if delimiter.encode() not in first:
-        delimiter = next((d for d in ("\t", ";", ",", "|") if d.encode() in first), delimiter)
+        blank = " " if _in_words(source) else delimiter
+        delimiter = next((d for d in ("\t", ";", ",", "|") if d.encode() in first), blank)
     rows = _rows(source, delimiter)
     header = [cell.strip() for cell in next(rows)]
     bare = source.options.no_header or all(is_number(cell) for cell in header)
@@ -309,6 +310,14 @@ def _odd(source: Source) -> bool:
     return any(byte in piece for piece in pieces for byte in ODD.replace(b"\r", b""))
 
 
+def _in_words(source: Source) -> bool:
+    """Return whether blanks part the cells of a table: the lines have one number of words, and most hold a number."""
+    head = source.pread(min(source.size, SMALL), 0).decode("utf-8", "replace").split("\n")[:100]
+    words = [line.split() for line in (head if source.size <= SMALL else head[:-1]) if line.strip()]
+    numbers = sum(any(map(is_number, line)) for line in words)
+    return len({*map(len, words)}) == 1 and len(words[0]) > 1 and 2 * numbers > len(words)
+
+
 def _first_line(source: Source) -> bytes:
     head = source.pread(min(source.size, SMALL), 0).partition(b"\n")
     return head[0] if head[1] else source.reader().readline()
@@ -406,7 +415,7 @@ def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
             text: Iterable[str] = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
         else:
             text = io.StringIO(source.pread(source.size, 0).decode("utf-8-sig"), newline="")
-        for row in csv.reader(text, delimiter=delimiter, strict=True):
+        for row in csv.reader(text, delimiter=delimiter, strict=True, skipinitialspace=delimiter == " "):
             if row:
                 count += 1
                 yield row
