@@ -162,16 +162,16 @@ def candidates(look: Look) -> list[Scores]:
         return [Scores(f"--scores {shlex.quote(n)}", v[:, None], None, [n]) for n, v in look.shares.items()]
     percent = [name for name in look.cells if _percents(name, look.cells[name])]
     if percent:
-        values = [np.array([float(cell) for cell in look.cells[name]])[:, None] / 100 for name in percent]
+        tables = [np.array([float(cell) for cell in look.cells[name]])[:, None] / 100 for name in percent]
         return [
-            Scores(f"--scores {shlex.quote(name)} --out-of percent", value, None, [name])
-            for name, value in zip(percent, values, strict=True)
+            Scores(f"--scores {shlex.quote(name)} --out-of percent", one, None, [name])
+            for name, one in zip(percent, tables, strict=True)
         ]
     fractions = [name for name, cells in look.cells.items() if _fractions(cells)]
     if len(fractions) != 1 or len(_by_name(look, [*look.groups])) != 1:
         return []
-    values = np.array([float(cell) for cell in look.cells[fractions[0]]])
-    return [Scores(f"--scores {shlex.quote(fractions[0])}", values[:, None], None, fractions)]
+    raw = np.array([float(cell) for cell in look.cells[fractions[0]]])
+    return [Scores(f"--scores {shlex.quote(fractions[0])}", raw[:, None], None, fractions)]
 
 
 def _of_classes(look: Look, scores: Scores, known: bool) -> list[str]:
@@ -187,7 +187,7 @@ def _of_classes(look: Look, scores: Scores, known: bool) -> list[str]:
         for name in free
         if not classes and (order := column_evidence.order_of(look.cells[name], scores.table))
     }
-    order = next(iter(proved.values()), None)
+    order = next(iter(proved.values()), list[str]())
     option = "" if known and not order else scores.option
     if order and all(map(is_number, order)):
         if len(scores.names) == k:

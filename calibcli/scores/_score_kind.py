@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -189,7 +190,8 @@ class UnitSums:
 
     Attributes:
         tolerance: of their sums.  outside: rows with a value outside [0, 1].
-        off: rows in [0, 1] whose sum is not one, `off_sum` that of the first.  empty: rows of zeros.
+        off: rows in [0, 1] whose sum is not one, `off_sum` that of the first, `largest` of all.
+        empty: rows of zeros.
         worst: largest |sum - 1| seen in a row within [0, 1].
     """
 
@@ -198,6 +200,7 @@ class UnitSums:
     outside: int = 0
     off: RowCount = field(default_factory=RowCount)
     off_sum: float = math.nan
+    largest: float = 0.0
     empty: RowCount = field(default_factory=RowCount)
     worst: float = 0.0
 
@@ -218,6 +221,7 @@ class UnitSums:
         off = np.flatnonzero(inside & (gap > self.tolerance))
         if len(off) and not self.off.count:
             self.off_sum = float(sums[off[0]])
+        self.largest = max(self.largest, float(sums[off].max(initial=0.0)))
         self.off.add(off, row)
         self.empty.add(np.flatnonzero(inside & (sums <= 0)), row)
         if inside.any():
@@ -384,9 +388,12 @@ class Scan:
         return [note for mistake in self.mistakes.values() for note in mistake.verdict(outcome)]
 
 
-def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
+def decide_kind(scanned: Scan, declared: str, name: str, members: Sequence[str] = ()) -> Kind:
     """Return the kind of scores, judged by all rows. A name that says otherwise is an error; `--kind` is followed if
     the rows can be of that kind.
+
+    Args:
+        members: the names of the columns, where there are several.
 
     Raises:
         InputError: the rows fit no kind, or not the one that the name or `--kind` claims.
@@ -403,7 +410,7 @@ def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
         raise InputError(
             f"'{name}' lies in [0, 1] but rows do not sum to 1: row {off.first} sums to "
             f"{scanned.unit.off_sum:.4g} ({off.count:,} of {scanned.finite:,} rows)",
-            f"{near}probabilities of independent labels: --multilabel; of some of the answers: --out-of sum"
+            f"{near}probabilities of independent labels: --multilabel; {_parts(scanned, members)}"
             + ("" if declared == "probabilities" else "; logits that happen to lie there: --kind logits"),
         )
     if kind == "logits" and declared != "logits":
@@ -413,6 +420,13 @@ def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
         problem += f" ({evidence(scanned, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
+
+
+def _parts(scanned: Scan, members: Sequence[str]) -> str:
+    """Return the lines that read shares of which no row has more than one, or one model of several."""
+    if scanned.unit.largest <= 1 or not members:
+        return "of some of the answers: --out-of sum"
+    return "of several models: " + " or ".join(f"--scores {shlex.quote(name)}" for name in members[:6])
 
 
 def _refuse_shares(scanned: Scan, name: str, otherwise: str) -> None:

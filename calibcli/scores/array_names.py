@@ -78,8 +78,8 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
     top = [name for name in contents.arrays if name in roles.CONFIDENCE]
     if top:
         look = lines_of_options.Look(contents)
-        lines = lines_of_options.lines(look, [one for one in lines_of_options.candidates(look) if top[0] in one.names])
-        stated = [line for line in lines if " --" in line]
+        named_top = [one for one in lines_of_options.candidates(look) if top[0] in one.names]
+        stated = [line for line in lines_of_options.lines(look, named_top) if " --" in line]
         fix = f"choose one: {' or '.join(stated)}" if stated else WITH_VERDICT
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", fix)
 
@@ -531,6 +531,8 @@ def grouped(
             for c, f in zip(contents, where)
         ]
     contents = [_by_class(c, f) for c, f in zip(contents, where)]
+    if wanted and wanted not in contents[0].arrays and wanted in _columns(contents[0]):  # one of those that were joined
+        contents = [replace(c, arrays={**c.arrays, wanted: _columns(c)[wanted]}) for c in contents]
     first = contents[0]
     if wanted and wanted not in first.arrays:
         group = _asked_for(contents, wanted, where[0])
@@ -648,7 +650,7 @@ def _only_family(contents: Sequence[FileContents], where: str) -> Group | None:
         numbered = _numbered([name for name in _columns(first) if name not in own], any_word=True)
         others = [group for group in numbered if _are_shares(_columns(first), group[0])]
         others = [group for group in others if not any(_same_numbers(first, group, one) for one in every)]
-        alone = [([name], [], name) for name in candidates(first) if first.arrays[name].shape[1:] == ()]
+        alone: list[Group] = [([name], [], name) for name in candidates(first) if first.arrays[name].shape[1:] == ()]
         every = [*every, *others, *alone] if others and (every or alone) else every
     if len(every) > 1 and not (len(read) == len(every) and len(candidates(first)) < 2):
         listed = " and ".join(f"'{first_few(columns, 3)}'" for columns, *_ in every[:4])
@@ -836,8 +838,8 @@ def _with_labels(contents: Sequence[FileContents], wanted: str | None, where: Se
     free = [one for one in others if one not in labels]
     if len(labels) == 1 and labels[0] in predicted and len(free) == 1:
         problem = f"'{labels[0]}' in {where[0]} is the class of the largest score in every row, '{free[0]}' is not"
-        one, other = (f"--labels {shlex.quote(column)}" for column in (free[0], labels[0]))
-        fix = f"{one} if '{labels[0]}' is the prediction, or {other}"
+        observed, predicted_one = (f"--labels {shlex.quote(column)}" for column in (free[0], labels[0]))
+        fix = f"{observed} if '{labels[0]}' is the prediction, or {predicted_one}"
         raise InputError(problem, fix)
     others = [one for one in others if one not in first.inside]
     if labels or len(others) != 1:
@@ -868,9 +870,9 @@ def _with_labels_of_numbers(
     proved = [n for n in free if column_evidence.order_of(look.cells[n], table)]
     named = label_candidates([n for n in first.arrays if n != name])
     if proved and len(named) == 1 and named[0] not in proved and not any(map(is_number, free.get(named[0], ["0"]))):
-        lines = lines_of_options.lines_with_labels(first, name, table, None)
+        stated = lines_of_options.lines_with_labels(first, name, table, None)
         problem = f"labels '{named[0]}' in {where[0]} are names; '{proved[0]}' tells which column is of which"
-        raise InputError(problem, " or ".join(line for line in lines if named[0] in line) or EVERY_CLASS)
+        raise InputError(problem, " or ".join(line for line in stated if named[0] in line) or EVERY_CLASS)
     others = [n for n in free if not column_evidence.is_prediction(look.cells[n], table, numbers)]
     sure = len(others) < len(free) or len(first.arrays) == 2  # the rest beside a prediction, or all there is
     if named or len(others) != 1 or others[0] in first.inside or not (sure and free[others[0]] <= {*numbers}):
@@ -901,7 +903,10 @@ def _with_labels_of_one(
             problem = (
                 f"'{named[0]}' and '{same[0]}' in {where[0]} are of the same classes: one of them is the prediction "
             )
-            raise InputError(f"{problem}that '{name}' is the confidence in", f"choose one: {' or '.join(lines)}")
+            raise InputError(
+                f"{problem}that '{name}' is the confidence in",
+                f"choose one: {' or '.join(lines_of_options.lines(look, own))}",
+            )
     if named:
         return [*contents]
     predicted = [n for n in free if len(free[n]) == 2 and column_evidence.event_of(score[:, 0], look.cells[n])]

@@ -378,7 +378,7 @@ def _check_rows(
         raise InputError(f"all {scanned.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
     if bad.count and not drop:
         bad.refuse(masks, half)
-    kind = decide_kind(scanned, declared, name)
+    kind = decide_kind(scanned, declared, name, contents.members.get(name, ()))
     masks = masks or kind == "log_probabilities"
     if drop:
         index: Ints = np.concatenate([*bad.bad, np.empty(0, np.int64)])

@@ -275,7 +275,7 @@ def _token(text: Any, value: Any, pairs: Any) -> Token:
 EXPANSION = 3  # bytes of memory for each byte of text: only the numbers and short texts of a row are kept
 FORMAT = "jsonl, chat log-probabilities"
 HOLDERS = ("response", "body", "completion", "output", "result")
-ROWS, MOST = 1000, 26  # rows whose alternatives are compared, and choices that are proposed
+COMPARED, PROPOSED = 1000, 26  # rows whose alternatives are compared, and choices that are proposed
 FAILED = 400  # the lowest HTTP status of an error
 
 
@@ -309,7 +309,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         seen |= bool(tokens)
         if not choices and tokens:
             problem = f"{source.name} holds log-probabilities of tokens, and does not say which of them are the choices"
-            raise InputError(problem, f"pass the answers: {_proposed([row, *itertools.islice(rows, ROWS)], label)}")
+            raise InputError(problem, f"pass the answers: {_proposed([row, *itertools.islice(rows, COMPARED)], label)}")
         further = {k: v for k, v in row.items() if k not in (*HOLDERS, "choices", "usage", label)}
         if not seen:
             every.add(further)
@@ -346,8 +346,8 @@ def _proposed(rows: Sequence[Mapping[str, Any]], label: str) -> str:
     ]
     common = sorted(set.intersection(*listed) - {""}) if listed else []
     known = sorted({str(row.get(label, "")).strip() for row in rows} - {""})
-    names = known if known and not {*known} <= {*common[:MOST]} else common
-    fit = 1 < len(names) <= MOST and not any("," in name for name in names)
+    names = known if known and not {*known} <= {*common[:PROPOSED]} else common
+    fit = 1 < len(names) <= PROPOSED and not any("," in name for name in names)
     line = f"--choices {shlex.quote(','.join(names))}" if fit else "--choices A,B,C,D"
     return line if label else f"{line} --labels FILE"
 
