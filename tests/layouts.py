@@ -354,6 +354,11 @@ reads(
     TOP3,
 )
 reads("columns_called_by_numbers", table("a.csv", "|0|1|2|target", ROWS, *P3.T, Y3), TOP3)
+reads(
+    "columns_called_by_numbers_among_others",
+    table("a.csv", "0|1|2|target|site", *P3.T, Y3, SITE),
+    TOP3,
+)
 for shape in ("proba_{}", "score[{}]", "P({})", "{}_prob", "Pr.{}", "x={}", "out: {} share"):
     family = "|".join(shape.format(name) for name in FOUR)
     key = shape.format("a").strip("{}").replace(" ", "_")
@@ -421,6 +426,16 @@ def pairs(i: int, name: str, value: str) -> list[dict[str, Any]]:
     return [{name: THREE[k], value: float(P3[i, k])} for k in RANKS[i]]
 
 
+reads(
+    "columns_in_json_lines",  # a data frame, one record a line
+    lines("a.jsonl", lambda i: {"id": i, "label": str(TRUTH3[i])} | {f"p_{n}": P3[i, k] for k, n in enumerate(THREE)}),
+    TOP3,
+)
+reads(
+    "numbered_columns_in_json_lines",
+    lines("a.jsonl", lambda i: {"prob_0": R[i], "prob_1": Q[i], "pred": int(CALLS[i]), "y_true": int(Y2[i])}),
+    EVENT,
+)
 reads(
     "vector_object",  # Spark
     lines(
