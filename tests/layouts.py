@@ -14,7 +14,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Layout:
         options: lines of options of which each settles it; none where none is needed.
         numbers: accuracy and ECE of each line, or of the file as it is; None where a number is not held against any.
         gate: the rule of `calib check` for which the file is not enough, of `gates_only`.
+        stated: the numbers of a line that states something else, which nothing in the file contradicts.
     """
 
     name: str
@@ -46,6 +47,11 @@ class Layout:
     refuse: bool = False
     gates_only: bool = False
     gate: str = "--max ece=0.9"
+    stated: Mapping[str, Numbers] = field(default_factory=dict)
+
+    def right(self, line: Sequence[str]) -> list[Numbers]:
+        """The numbers that are right for some line of options."""
+        return [*self.numbers, *(numbers for option, numbers in self.stated.items() if option in " ".join(line))]
 
 
 # Numbers, by code of their own.
@@ -633,13 +639,11 @@ reads(
 )
 reads("percent_signs", table("a.csv", "label|prob", Y2, [f"{v}%" for v in PERCENTS]), of_event(THIRDS, Y2))
 reads("percent_in_the_name", table("a.csv", "target|chance %", Y2, PERCENTS), of_event(THIRDS, Y2))
-decides("out_of_a_hundred", table("a.csv", "label|prob", Y2, PERCENTS), {"--out-of 100": of_event(THIRDS, Y2)})
-VOTES = np.round(P3 * RNG.choice([3000, 20_000], N)[:, None]).astype(int)
-VOTES[:, 0] += np.where(np.sort(VOTES, 1)[:, 2] == np.sort(VOTES, 1)[:, 1], 1, 0)
 decides(
-    "votes",
-    table("a.csv", "prob_otter|prob_lynx|prob_heron|label", *([f"{v:,}" for v in c] for c in VOTES.T), TRUTH3),
-    {"--out-of sum": of_top(VOTES * 1.0, Y3)},
+    "out_of_a_hundred",
+    table("a.csv", "label|prob", Y2, PERCENTS),
+    {"--out-of 100": of_event(THIRDS, Y2)},
+    stated={"--kind logits": of_event(1 / (1 + np.exp(-100 * THIRDS)), Y2)},
 )
 reads("rounded", table("a.csv", "label|prob", Y2, [f"{v:.2f}" for v in COARSE]), of_event(COARSE, Y2))
 reads(

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 EXAMPLES = 60
@@ -32,6 +32,7 @@ def bench() -> ModuleType:
     derandomize=True,
     database=None,
     deadline=None,
+    phases=[Phase.generate],  # an example is small as it is
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
