@@ -645,6 +645,13 @@ decides(
     {"--out-of 100": of_event(THIRDS, Y2)},
     stated={"--kind logits": of_event(1 / (1 + np.exp(-100 * THIRDS)), Y2)},
 )
+VOTES = np.round(P3 * RNG.choice([3000, 20_000], N)[:, None]).astype(int)
+VOTES[ROWS, TOPS] += 1  # so that no two classes have as many
+decides(
+    "votes",
+    table("a.csv", "prob_otter|prob_lynx|prob_heron|label", *([f"{v:,}" for v in c] for c in VOTES.T), TRUTH3),
+    {"--out-of sum": of_top(VOTES * 1.0, Y3)},
+)
 reads("rounded", table("a.csv", "label|prob", Y2, [f"{v:.2f}" for v in COARSE]), of_event(COARSE, Y2))
 reads(
     "labels_in_full_precision",
