@@ -14,7 +14,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Layout:
         options: lines of options of which each settles it; none where none is needed.
         numbers: accuracy and ECE of each line, or of the file as it is; None where a number is not held against any.
         gate: the rule of `calib check` for which the file is not enough, of `gates_only`.
+        stated: the numbers of a line that states something else, which nothing in the file contradicts.
     """
 
     name: str
@@ -46,6 +47,11 @@ class Layout:
     refuse: bool = False
     gates_only: bool = False
     gate: str = "--max ece=0.9"
+    stated: Mapping[str, Numbers] = field(default_factory=dict)
+
+    def right(self, line: Sequence[str]) -> list[Numbers]:
+        """The numbers that are right for some line of options."""
+        return [*self.numbers, *(numbers for option, numbers in self.stated.items() if option in " ".join(line))]
 
 
 # Numbers, by code of their own.
@@ -354,6 +360,11 @@ reads(
     TOP3,
 )
 reads("columns_called_by_numbers", table("a.csv", "|0|1|2|target", ROWS, *P3.T, Y3), TOP3)
+reads(
+    "columns_called_by_numbers_among_others",
+    table("a.csv", "0|1|2|target|site", *P3.T, Y3, SITE),
+    TOP3,
+)
 for shape in ("proba_{}", "score[{}]", "P({})", "{}_prob", "Pr.{}", "x={}", "out: {} share"):
     family = "|".join(shape.format(name) for name in FOUR)
     key = shape.format("a").strip("{}").replace(" ", "_")
@@ -421,6 +432,16 @@ def pairs(i: int, name: str, value: str) -> list[dict[str, Any]]:
     return [{name: THREE[k], value: float(P3[i, k])} for k in RANKS[i]]
 
 
+reads(
+    "columns_in_json_lines",  # a data frame, one record a line
+    lines("a.jsonl", lambda i: {"id": i, "label": str(TRUTH3[i])} | {f"p_{n}": P3[i, k] for k, n in enumerate(THREE)}),
+    TOP3,
+)
+reads(
+    "numbered_columns_in_json_lines",
+    lines("a.jsonl", lambda i: {"prob_0": R[i], "prob_1": Q[i], "pred": int(CALLS[i]), "y_true": int(Y2[i])}),
+    EVENT,
+)
 reads(
     "vector_object",  # Spark
     lines(
@@ -618,9 +639,14 @@ reads(
 )
 reads("percent_signs", table("a.csv", "label|prob", Y2, [f"{v}%" for v in PERCENTS]), of_event(THIRDS, Y2))
 reads("percent_in_the_name", table("a.csv", "target|chance %", Y2, PERCENTS), of_event(THIRDS, Y2))
-decides("out_of_a_hundred", table("a.csv", "label|prob", Y2, PERCENTS), {"--out-of 100": of_event(THIRDS, Y2)})
+decides(
+    "out_of_a_hundred",
+    table("a.csv", "label|prob", Y2, PERCENTS),
+    {"--out-of 100": of_event(THIRDS, Y2)},
+    stated={"--kind logits": of_event(1 / (1 + np.exp(-100 * THIRDS)), Y2)},
+)
 VOTES = np.round(P3 * RNG.choice([3000, 20_000], N)[:, None]).astype(int)
-VOTES[:, 0] += np.where(np.sort(VOTES, 1)[:, 2] == np.sort(VOTES, 1)[:, 1], 1, 0)
+VOTES[ROWS, TOPS] += 1  # so that no two classes have as many
 decides(
     "votes",
     table("a.csv", "prob_otter|prob_lynx|prob_heron|label", *([f"{v:,}" for v in c] for c in VOTES.T), TRUTH3),

@@ -25,16 +25,17 @@ def calib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return Calib(capsys)
 
 
-@pytest.mark.parametrize("seed", range(CASES), ids=lambda seed: case(seed).name)
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("seed", range(CASES))
 def test_lines_of_varied_files(seed: int, calib: Calib, tmp_path: Path) -> None:
     made = case(seed)
     wrong = followed(calib, [made.write(tmp_path)], made.right)
-    assert not wrong, "\n".join([f"columns {[(c.name, c.role) for c in made.columns]}", *wrong])
+    assert not wrong, "\n".join([made.name, f"columns {[(c.name, c.role) for c in made.columns]}", *wrong])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: one.name)
 def test_lines_of_layouts(layout: Layout, calib: Calib, tmp_path: Path) -> None:
-    wrong = followed(calib, [layout.write(tmp_path).name], lambda line: [*layout.numbers])
+    wrong = followed(calib, [layout.write(tmp_path).name], layout.right)
     assert not wrong, "\n".join(wrong)
 
 

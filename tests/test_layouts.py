@@ -108,5 +108,5 @@ def test_a_number_with_a_note_is_not_enough_for_a_gate(layout: Layout, calib: Ca
 
 
 def names(error: str, word: str) -> bool:
-    """Whether a text names a word of a line, as the shell takes it."""
-    return shlex.quote(word) in error or word in error
+    """Whether a text names a word of a line, as the shell takes it, and not as a part of another one."""
+    return bool(re.search(rf"(?<![\w,.-]){re.escape(shlex.quote(word))}(?![\w,-])(?!\.\w)", error.replace(", ", " , ")))
