@@ -29,7 +29,7 @@ VERDICTS = ({"true", "false"}, {"correct", "incorrect"}, {"right", "wrong"}, {"p
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoreColumns:
     """Columns that may be the scores.
 
     Attributes:
@@ -44,7 +44,7 @@ class Scores:
     names: Sequence[str]
 
 
-class Look:
+class ColumnLook:
     """The columns of a file by their first rows.
 
     Attributes:
@@ -97,7 +97,7 @@ def advice(contents: FileContents, no_probability: str) -> str:
     Args:
         no_probability: what to do where no array holds scores.
     """
-    look = Look(contents)
+    look = ColumnLook(contents)
     found = lines(look, candidates(look))
     if len(found) == 1:
         return f"choose them: {found[0]}; or name them logits or probs"
@@ -120,10 +120,12 @@ def lines_with_labels(contents: FileContents, name: str, table: Floats, classes:
     """
     members = contents.members.get(name, (name,))
     option = f"--scores {shlex.quote(','.join(members) if len(members) <= SHOWN else name)}"
-    return lines(Look(contents), [Scores(option if len(members) > 1 else "", table, classes, members)], True)
+    return lines(
+        ColumnLook(contents), [ScoreColumns(option if len(members) > 1 else "", table, classes, members)], True
+    )
 
 
-def lines(look: Look, options: Sequence[Scores], known: bool = False) -> list[str]:
+def lines(look: ColumnLook, options: Sequence[ScoreColumns], known: bool = False) -> list[str]:
     """Return the lines that read a file, at least one for each of the scores it may hold.
 
     Args:
@@ -138,43 +140,43 @@ def lines(look: Look, options: Sequence[Scores], known: bool = False) -> list[st
     return list(dict.fromkeys(line.strip() for line in out if line.strip()))
 
 
-def candidates(look: Look) -> list[Scores]:
+def candidates(look: ColumnLook) -> list[ScoreColumns]:
     """Return what may be the scores: lists, columns called by the values of a column, shares, or other fractions."""
     contents = look.contents
     arrays = contents.arrays
     wide = [name for name, array in arrays.items() if may_be_table(name, array, contents)]
     if wide:
         return [
-            Scores(f"--scores {shlex.quote(name)}", _table(arrays[name]), contents.classes.get(name), [name])
+            ScoreColumns(f"--scores {shlex.quote(name)}", _table(arrays[name]), contents.classes.get(name), [name])
             for name in wide
         ]
     for values in look.groups.values():
         own = [name for name in look.cells if name in values and not is_number(name)]
         table = column_evidence.numbers(arrays, own) if len(own) > 1 else None
         if table is not None and len(own) == len(values):
-            return [Scores(f"--scores {shlex.quote(','.join(own))}", table, own, own)]
+            return [ScoreColumns(f"--scores {shlex.quote(','.join(own))}", table, own, own)]
     names = _by_number([*look.shares])
     if len(names) > 1:
         table = np.column_stack([look.shares[name] for name in names])
         if column_evidence.are_probabilities(table):
-            return [Scores(f"--scores {shlex.quote(','.join(names))}", table, None, names)]
+            return [ScoreColumns(f"--scores {shlex.quote(','.join(names))}", table, None, names)]
     if names:
-        return [Scores(f"--scores {shlex.quote(n)}", v[:, None], None, [n]) for n, v in look.shares.items()]
+        return [ScoreColumns(f"--scores {shlex.quote(n)}", v[:, None], None, [n]) for n, v in look.shares.items()]
     percent = [name for name in look.cells if _percents(name, look.cells[name])]
     if percent:
         tables = [np.array([float(cell) for cell in look.cells[name]])[:, None] / 100 for name in percent]
         return [
-            Scores(f"--scores {shlex.quote(name)} --out-of percent", one, None, [name])
+            ScoreColumns(f"--scores {shlex.quote(name)} --out-of percent", one, None, [name])
             for name, one in zip(percent, tables, strict=True)
         ]
     fractions = [name for name, cells in look.cells.items() if _fractions(cells)]
     if len(fractions) != 1 or len(_by_name(look, [*look.groups])) != 1:
         return []
     raw = np.array([float(cell) for cell in look.cells[fractions[0]]])
-    return [Scores(f"--scores {shlex.quote(fractions[0])}", raw[:, None], None, fractions)]
+    return [ScoreColumns(f"--scores {shlex.quote(fractions[0])}", raw[:, None], None, fractions)]
 
 
-def _of_classes(look: Look, scores: Scores, known: bool) -> list[str]:
+def _of_classes(look: ColumnLook, scores: ScoreColumns, known: bool) -> list[str]:
     """Return the lines for scores of each class."""
     k = scores.table.shape[1]
     falling = np.argsort(-scores.table.mean(axis=0), kind="stable")
@@ -208,7 +210,7 @@ def _of_classes(look: Look, scores: Scores, known: bool) -> list[str]:
     return [f"{option} --labels {shlex.quote(name)}" for name in by_name or fits] or [option]
 
 
-def _of_one(look: Look, scores: Scores) -> list[str]:
+def _of_one(look: ColumnLook, scores: ScoreColumns) -> list[str]:
     """Return the lines for one score a row: the probability of a class, or the confidence in a prediction."""
     own, score = scores.names[0], scores.table[:, 0]
     inside = bool(((score >= 0) & (score <= 1)).all())
@@ -239,7 +241,7 @@ def _of_one(look: Look, scores: Scores) -> list[str]:
     return out or ([] if predicted else [scores.option])
 
 
-def _pairs(look: Look, free: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+def _pairs(look: ColumnLook, free: Mapping[str, set[str]]) -> list[tuple[str, str]]:
     """Return the pairs of a column of predictions and one of labels: two that share most of their values."""
     names = [*free]
     out: list[tuple[str, str]] = []
@@ -269,7 +271,7 @@ def _labels(name: str) -> int:
     return 2 * (normal(name) in roles.LABELS.names) + (normal(name) in roles.LABELS.weak)
 
 
-def _verdicts(look: Look, two: Mapping[str, set[str]]) -> list[str]:
+def _verdicts(look: ColumnLook, two: Mapping[str, set[str]]) -> list[str]:
     """Return the columns that say whether predictions were right: those of the plainest words, each content once."""
     for words in VERDICTS:
         found = [name for name, values in two.items() if {value.lower() for value in values} == words]
@@ -278,7 +280,7 @@ def _verdicts(look: Look, two: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
-def _by_name(look: Look, names: Sequence[str]) -> list[str]:
+def _by_name(look: ColumnLook, names: Sequence[str]) -> list[str]:
     """Return the columns that a label's name gives away, or a word in it."""
     for known in (roles.LABELS.names, roles.LABELS.weak):
         if found := [name for name in names if normal(name) in known]:
@@ -287,7 +289,7 @@ def _by_name(look: Look, names: Sequence[str]) -> list[str]:
     return [n for n in names if words & {*re.split(r"[^a-z0-9]+", normal(n).replace("_", " "))} and n in look.groups]
 
 
-def _follows(look: Look, name: str, score: Floats) -> bool:
+def _follows(look: ColumnLook, name: str, score: Floats) -> bool:
     return len(look.groups[name]) == 2 and bool(column_evidence.event_of(score, look.cells[name]))
 
 

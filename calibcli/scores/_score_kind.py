@@ -411,7 +411,7 @@ def decide_kind(scanned: Scan, declared: str, name: str, members: Sequence[str] 
             f"'{name}' lies in [0, 1] but rows do not sum to 1: row {off.first} sums to "
             f"{scanned.unit.off_sum:.4g} ({off.count:,} of {scanned.finite:,} rows)",
             f"{near}probabilities of independent labels: --multilabel; {_parts(scanned, members)}"
-            + ("" if declared == "probabilities" else "; logits that happen to lie there: --kind logits"),
+            "; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
         _refuse_shares(scanned, name, "" if declared else "; if these are logits: --kind logits")
@@ -441,12 +441,19 @@ def _refuse_shares(scanned: Scan, name: str, otherwise: str) -> None:
             log-odds would be where none is negative.
     """
     k, low, high = scanned.k, scanned.low, scanned.high
-    if k > 1 and scanned.whole.rows and scanned.whole.counts and scanned.finite >= FEWEST and scanned.whole.varied:
+    one = scanned.whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
+    if (
+        not one
+        and k > 1
+        and scanned.whole.rows
+        and scanned.whole.counts
+        and scanned.finite >= FEWEST
+        and scanned.whole.varied
+    ):
         problem = (
             f"'{name}' holds whole numbers up to {high:.6g}, none of them negative: votes or counts of each class?"
         )
         raise InputError(problem, f"--out-of sum divides each row by its sum{otherwise}")
-    one = scanned.whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
     if not one or scanned.finite < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
         return
     rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes up to {high:.4g}"

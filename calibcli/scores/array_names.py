@@ -77,7 +77,7 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
         raise InputError(*contents.lacking)
     top = [name for name in contents.arrays if name in roles.CONFIDENCE]
     if top:
-        look = lines_of_options.Look(contents)
+        look = lines_of_options.ColumnLook(contents)
         named_top = [one for one in lines_of_options.candidates(look) if top[0] in one.names]
         stated = [line for line in lines_of_options.lines(look, named_top) if " --" in line]
         fix = f"choose one: {' or '.join(stated)}" if stated else WITH_VERDICT
@@ -732,7 +732,7 @@ def _by_values(contents: FileContents) -> list[Group]:
     texts = {n: c for n, c in cells.items() if not any(map(is_number, c))}
     words = [w for c in texts.values() if 1 < len(w := column_evidence.classes_in(c)) <= len(columns)]
     numbered = [group for group in _numbered([*columns], any_word=True) if _are_shares(columns, group[0])]
-    if len(numbered) > 1 or (len(numbered) == 1 and contents.members):
+    if len(numbered) > 1 or any(contents.members or group[2] == "" for group in numbered):
         return numbered
     named = [(own, own) for names in words if len(own := [name for name in columns if name in names]) > 1]
     named += [(family, names) for names in words for family in column_evidence.families(list(columns), names)]
@@ -864,7 +864,7 @@ def _with_labels_of_numbers(
         InputError: the labels are names, and predictions prove which column is of which.
     """
     first, k = contents[0], array.shape[1]
-    look, table = lines_of_options.Look(first), np.asarray(column_evidence.sample(array), np.float64)
+    look, table = lines_of_options.ColumnLook(first), np.asarray(column_evidence.sample(array), np.float64)
     numbers = [str(i) for i in range(k)]
     free = {n: values for n, values in look.groups.items() if n != name}
     proved = [n for n in free if column_evidence.order_of(look.cells[n], table)]
@@ -888,7 +888,7 @@ def _with_labels_of_one(
     Raises:
         InputError: the labels by name are one of two columns of the same classes, of which the score is a confidence.
     """
-    first, look = contents[0], lines_of_options.Look(contents[0])
+    first, look = contents[0], lines_of_options.ColumnLook(contents[0])
     score = column_evidence.numbers({name: array}, [name]) if array.shape[1:] == () else None
     if score is None or not first.table:
         return [*contents]
@@ -897,16 +897,10 @@ def _with_labels_of_one(
     if named and named[0] in free:
         same = [n for n, values in free.items() if n != named[0] and values == free[named[0]]]
         if same and name in look.shares and float(score.min()) >= 1 / len(free[named[0]]):
-            lines = lines_of_options.lines(
-                look, [one for one in lines_of_options.candidates(look) if name in one.names]
-            )
-            problem = (
-                f"'{named[0]}' and '{same[0]}' in {where[0]} are of the same classes: one of them is the prediction "
-            )
-            raise InputError(
-                f"{problem}that '{name}' is the confidence in",
-                f"choose one: {' or '.join(lines_of_options.lines(look, own))}",
-            )
+            own = [one for one in lines_of_options.candidates(look) if name in one.names]
+            problem = f"'{name}' is never below {1 / len(free[named[0]]):.3g}, and '{named[0]}' and '{same[0]}' in "
+            problem += f"{where[0]} are of the same classes: is it the confidence in one of them?"
+            raise InputError(problem, f"choose one: {' or '.join(lines_of_options.lines(look, own))}")
     if named:
         return [*contents]
     predicted = [n for n in free if len(free[n]) == 2 and column_evidence.event_of(score[:, 0], look.cells[n])]
@@ -1023,7 +1017,7 @@ def _numbered(own: Sequence[str], any_word: bool = False) -> list[Group]:
         if (
             len(numbers) > 1
             and from_zero
-            and (any_word or words & roles.ABOUT_SCORES if words else len(columns) == len(own))
+            and (any_word or (words & roles.ABOUT_SCORES if words else len(columns) == len(own)))
         ):
             found.append(([columns[k] for k in numbers], [str(k) for k in numbers], before + after))
     return found
@@ -1116,7 +1110,7 @@ def without_header(contents: FileContents) -> str:
         table = np.asarray(column_evidence.sample(raw), np.float64)
         found = lines_of_options.lines_with_labels(contents, contents.scores, table, None) or ["--labels FILE"]
     else:
-        look = lines_of_options.Look(contents)
+        look = lines_of_options.ColumnLook(contents)
         found = lines_of_options.lines(look, lines_of_options.candidates(look))
     return " or ".join(f"--no-header {line}" for line in found[:4] or [""]) + f"; {plain}"
 

@@ -323,9 +323,7 @@ def distinct(values: Array) -> int:
 
 def column_of(texts: Sequence[Any]) -> Array:
     """Return the objects of a list as an (N,) array."""
-    out = np.empty(len(texts), dtype=object)
-    out[:] = texts
-    return out
+    return np.fromiter(texts, dtype=object, count=len(texts))
 
 
 def read_all(array: Named) -> Array:

@@ -35,7 +35,7 @@ EVERY_CLASS = "write a score for every class in every row"
 
 
 @dataclass
-class Columns:
+class CellColumns:
     """Columns as they are collected.
 
     Attributes:
@@ -196,7 +196,7 @@ def of_rows(rows: Iterable[Mapping[str, Any]], form: str, where: str) -> FileCon
 
 def of_columns(cells: Mapping[str, list[Any]], form: str, where: str) -> FileContents:
     """Return the arrays that columns of cells hold: texts, numbers, lists or objects, one for each row."""
-    columns = Columns(where)
+    columns = CellColumns(where)
     for name, values in cells.items():
         columns.add(name, values)
     columns.finished()

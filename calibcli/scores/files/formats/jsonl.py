@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from calibcli.core.errors import InputError, refusing
@@ -68,9 +69,10 @@ def of_rows(
         # digits after the point: how exactly rows of probabilities can sum to one
         decimals = {key: _digits(row[key] for row in head) for key, array in quick.items() if array.ndim == 2}
         return FileContents(
-            "jsonl", {key: Memory(array) for key, array in quick.items()}, decimals=decimals, table=True
+            "jsonl", {key: Memory(array) for key, array in quick.items()}, decimals=decimals, table=grouped
         )
-    return text_tables.grouped_columns(nested.of_rows(itertools.chain(head, rows), form, source.name), source, grouped)
+    contents = nested.of_rows(itertools.chain(head, rows), form, source.name)
+    return text_tables.grouped_columns(contents, source) if grouped else replace(contents, table=False)
 
 
 def _digits(rows: Iterable[list[Any]]) -> int:
