@@ -220,7 +220,7 @@ def test_values_inside_a_question_are_slices_and_groups(tmp_path: Path) -> None:
     plain = [{"logits": q.scores, "label": q.right, "meta": {"site": {"x": i % 2}}} for i, q in enumerate(EVEN)]
     found = calibcli.read(save(tmp_path / "b.jsonl", plain), by=["meta.site.x"])
     assert found.slices["meta.site.x"].tolist() == [str(i % 2) for i in range(len(EVEN))]
-    with pytest.raises(InputError, match=r"row 0 of .* has no 'meta.site.y'"):
+    with pytest.raises(InputError, match="no such array"):
         calibcli.read(tmp_path / "b.jsonl", by=["meta.site.y"])
 
 

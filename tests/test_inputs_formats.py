@@ -377,11 +377,14 @@ def test_no_file_stays_open_and_none_warns(name: str, tmp_path: Path) -> None:
 TABLES = {
     "a short row": ('{"columns": ["logit_0", "label"], "data": [[1.0, 2], [1]]}', "row 1 of a.json has 1 cells"),
     "no rows": ('{"columns": ["logit_0", "label"], "data": []}', "write the table again"),
-    "true": ('{"columns": ["logit_0", "logit_1", "label"], "data": [[1.0, true, 0]]}', "is 'True', not a number"),
-    "lists": ('{"columns": ["logits", "label"], "data": [[[1.0, 2.0], 0], [[1.0], 1]]}', "differ in length"),
+    "true": ('{"columns": ["logit_0", "logit_1", "label"], "data": [[1.0, true, 0]]}', "is 'true', not a number"),
+    "lists": (
+        '{"columns": ["logits", "label"], "data": [[[1, 2], 0], [[1], 1], [[2, 1], 1]]}',
+        "1 numbers in 'logits'",
+    ),
     "beyond floats": (
         '{"columns": ["logit_0", "logit_1", "label"], "data": [[1' + "0" * 400 + ", 1, 0]]}",
-        "beyond any float",
+        "infinite scores",
     ),
     "cut off": ('{"columns": ["logit_0"', "a.json is not JSON"),
     "a log": ('{"version": 2, "status": "success", "eval": {}, "samples": []}', "--log-samples"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -189,7 +190,8 @@ class UnitSums:
 
     Attributes:
         tolerance: of their sums.  outside: rows with a value outside [0, 1].
-        off: rows in [0, 1] whose sum is not one, `off_sum` that of the first.  empty: rows of zeros.
+        off: rows in [0, 1] whose sum is not one, `off_sum` that of the first, `largest` of all.
+        empty: rows of zeros.
         worst: largest |sum - 1| seen in a row within [0, 1].
     """
 
@@ -198,6 +200,7 @@ class UnitSums:
     outside: int = 0
     off: RowCount = field(default_factory=RowCount)
     off_sum: float = math.nan
+    largest: float = 0.0
     empty: RowCount = field(default_factory=RowCount)
     worst: float = 0.0
 
@@ -218,6 +221,7 @@ class UnitSums:
         off = np.flatnonzero(inside & (gap > self.tolerance))
         if len(off) and not self.off.count:
             self.off_sum = float(sums[off[0]])
+        self.largest = max(self.largest, float(sums[off].max(initial=0.0)))
         self.off.add(off, row)
         self.empty.add(np.flatnonzero(inside & (sums <= 0)), row)
         if inside.any():
@@ -231,6 +235,7 @@ class ConstantSum:
     Attributes:
         rounding: of a sum.  low, high: smallest and largest sum.  lost: whether there is no such whole.
         varied: whether there are scores between the smallest and the largest, unlike those of two fixed logits.
+        counts: whether all are whole numbers, as votes are.
     """
 
     rounding: float
@@ -241,11 +246,13 @@ class ConstantSum:
     total: float = 0.0
     rows: int = 0
     varied: bool = False
+    counts: bool = True
 
     def add(self, rows: Piece) -> None:
         """Add rows, none of which is negative."""
         sums, z = rows.sums, rows.z
         self.varied = self.varied or bool(((z > z.min()) & (z < z.max())).any())
+        self.counts = self.counts and bool((z == np.floor(z)).all())
         self.total, self.rows = self.total + float(sums.sum()), self.rows + len(sums)
         self.low, self.high = min(self.low, float(sums.min())), max(self.high, float(sums.max()))
         self.lost = not self.high - self.low <= 2 * max(min(self.rounding, 0.05 * self.high), 0.005 * self.high)
@@ -366,8 +373,10 @@ class Scan:
             self.log_low = min(self.log_low, float(sums.min()))
             self.log_high = max(self.log_high, float(sums.max()))
             self.logs &= max(-self.log_low, self.log_high) <= self.tolerance
-        self.whole.lost |= block.low < 0
-        if block.high > UNIT_HIGH and not self.whole.lost:
+        negative = block.low < 0
+        self.whole.lost |= negative
+        self.whole.counts &= not negative
+        if block.high > UNIT_HIGH and (self.whole.counts or not self.whole.lost):
             self.whole.add(block.rows)
 
     def verdicts(self, outcome: Outcome) -> list[str]:
@@ -379,9 +388,12 @@ class Scan:
         return [note for mistake in self.mistakes.values() for note in mistake.verdict(outcome)]
 
 
-def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
+def decide_kind(scanned: Scan, declared: str, name: str, members: Sequence[str] = ()) -> Kind:
     """Return the kind of scores, judged by all rows. A name that says otherwise is an error; `--kind` is followed if
     the rows can be of that kind.
+
+    Args:
+        members: the names of the columns, where there are several.
 
     Raises:
         InputError: the rows fit no kind, or not the one that the name or `--kind` claims.
@@ -398,10 +410,11 @@ def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
         raise InputError(
             f"'{name}' lies in [0, 1] but rows do not sum to 1: row {off.first} sums to "
             f"{scanned.unit.off_sum:.4g} ({off.count:,} of {scanned.finite:,} rows)",
-            f"{near}probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
+            f"{near}probabilities of independent labels: --multilabel; {_parts(scanned, members)}"
+            "; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
-        _refuse_shares(scanned, name)
+        _refuse_shares(scanned, name, "" if declared else "; if these are logits: --kind logits")
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
         problem = f"the name '{name}' says {kind_words(declared)} but the rows are {kind_words(kind)}"
         problem += f" ({evidence(scanned, kind)})"
@@ -409,8 +422,18 @@ def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
     return kind
 
 
-def _refuse_shares(scanned: Scan, name: str) -> None:
+def _parts(scanned: Scan, members: Sequence[str]) -> str:
+    """Return the lines that read shares of which no row has more than one, or one model of several."""
+    if scanned.unit.largest <= 1 or not members:
+        return "of some of the answers: --out-of sum"
+    return "of several models: " + " or ".join(f"--scores {shlex.quote(name)}" for name in members[:6])
+
+
+def _refuse_shares(scanned: Scan, name: str, otherwise: str) -> None:
     """Refuse rows that look like shares of another total than one.
+
+    Args:
+        otherwise: what to do if they are logits, where the name does not call them probabilities.
 
     Raises:
         InputError: of rows that differ, none is negative, their sums are one number, and some score is below half of
@@ -419,11 +442,23 @@ def _refuse_shares(scanned: Scan, name: str) -> None:
     """
     k, low, high = scanned.k, scanned.low, scanned.high
     one = scanned.whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
+    if (
+        not one
+        and k > 1
+        and scanned.whole.rows
+        and scanned.whole.counts
+        and scanned.finite >= FEWEST
+        and scanned.whole.varied
+    ):
+        problem = (
+            f"'{name}' holds whole numbers up to {high:.6g}, none of them negative: votes or counts of each class?"
+        )
+        raise InputError(problem, f"--out-of sum divides each row by its sum{otherwise}")
     if not one or scanned.finite < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
         return
     rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes up to {high:.4g}"
     problem = f"'{name}' is never negative and {rows}: are these shares of {one:.3g} instead of logits?"
-    raise InputError(problem, f"divide by {one:.3g}; if these are logits: --kind logits")
+    raise InputError(problem, f"divide by {one:.3g}: --out-of {one:.3g}{otherwise}")
 
 
 def _refuse_forced(scanned: Scan, forced: Kind, name: str) -> None:
@@ -442,7 +477,7 @@ def _refuse_forced(scanned: Scan, forced: Kind, name: str) -> None:
     worst, most = scanned.off(forced), scanned.most_off
     if worst <= most:
         return
-    fix = "probabilities of independent labels: --multilabel; shares of another total: divide each row by its sum"
+    fix = "probabilities of independent labels: --multilabel; shares of another total: --out-of sum"
     first = "" if logs else f": row {scanned.unit.off.first} sums to {scanned.unit.off_sum:.4g}"
     raise InputError(
         f"--kind {forced}, but {'exponentials of ' * logs}rows of '{name}' do not sum to 1{first} (the sum furthest "

@@ -17,8 +17,9 @@ import numpy as np
 
 from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable, refusing
 from calibcli.core.number_format import count_text, first_few
-from calibcli.core.options import normal
+from calibcli.core.options import normal, real
 from calibcli.scores import _column_evidence as column_evidence
+from calibcli.scores import _reading_advice as lines_of_options
 from calibcli.scores.columns import SMALL
 from calibcli.scores.files import roles
 from calibcli.scores.files.arrays import Converted, FileContents, Lazy, Memory, blocks, column_of, read_all, texts_of
@@ -77,7 +78,11 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
         raise InputError(*contents.lacking)
     top = [name for name in contents.arrays if name in roles.CONFIDENCE]
     if top:
-        raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", WITH_VERDICT)
+        look = lines_of_options.ColumnLook(contents)
+        named_top = [one for one in lines_of_options.candidates(look) if top[0] in one.names]
+        stated = [line for line in lines_of_options.lines(look, named_top) if " --" in line]
+        fix = f"choose one: {' or '.join(stated)}" if stated else WITH_VERDICT
+        raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", fix)
 
     raise InputError(f"no scores in {where}: it holds {describe(contents)}", reading_advice(contents, NO_PROBABILITY))
 
@@ -118,7 +123,7 @@ def _shares_of(array: Named) -> Array | None:
     if array.dtype.kind in "USO":
         table = column_evidence.numbers({"": array}, [""])
     else:
-        block = np.asarray(array.read(0, column_evidence.ROWS), np.float64)
+        block = np.asarray(column_evidence.sample(array), np.float64)
         table = block.reshape(len(block), -1)
     if table is None or not len(table):
         return None
@@ -168,15 +173,25 @@ def candidates(contents: FileContents) -> list[str]:
     if contents.scores or contents.lacking:
         return [contents.scores] if contents.scores else []
     arrays = contents.arrays
+    in_percent = [name for name, a in arrays.items() if "%" in name and contents.table and is_percent(a)]
     return (
         [name for name, array in arrays.items() if name in contents.kinds or _may_score(name, array)]
+        or (in_percent if len(in_percent) == 1 else [])
         or [
             name
             for name, a in arrays.items()
-            if normal(name) in roles.SCORES.weak and (len(a.shape) == 2 or _scalars(a))
+            if normal(name) in roles.SCORES.weak and (len(a.shape) == 2 or (_scalars(a) and not _are_calls(a)))
         ]
         or [name for name, a in arrays.items() if class_in_name(name) and a.shape[1:] == () and _scalars(a)]
     )
+
+
+def is_percent(array: Named) -> bool:
+    """Return whether a column holds numbers from 0 to 100 of which some are above 1 and some are no whole numbers."""
+    table = column_evidence.numbers({"": array}, [""]) if array.shape[1:] == () else column_evidence.sample(array)
+    if table is None or not len(table):
+        return False
+    return bool(table.min() >= 0 and 1 < table.max() <= 100 and (table % 1).any())
 
 
 def class_in_name(name: str) -> str:
@@ -304,9 +319,15 @@ def _may_score(name: str, array: Named) -> bool:
     dims = len(array.shape)
     if dims == 0 or (key not in roles.SCORES and not (key in roles.ONE_SCORE and dims == 1)):
         return False
-    if dims == 1 and key in roles.CLASS_CALLS:
+    if dims == 1 and (key in roles.CLASS_CALLS or _are_calls(array)):
         return False
     return _scalars(array) if dims == 1 else array.dtype.kind in roles.SCORES.dtypes
+
+
+def _are_calls(array: Named) -> bool:
+    """Return whether a column of text holds 0 and 1 alone, in enough rows to tell."""
+    cells = column_evidence.head(array)
+    return array.dtype.kind == "O" and len(cells) >= FEWEST and {*cells} == {"0", "1"}
 
 
 def _scalars(array: Named) -> bool:
@@ -368,6 +389,38 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, kind_
     if raw.dtype.kind in "iu" or raw.dtype.itemsize > 8:
         raw = Converted(raw, lambda block: block.astype(np.float64), raw.shape[1:], np.dtype(np.float64))
     return raw if dims == 2 else Converted(raw, lambda block: block[:, None], (1,), raw.dtype)
+
+
+def shares_out_of(scores: Named, wanted: str, name: str) -> Named:
+    """Return scores (N, C) divided by a number, or each row by its sum.
+
+    Args:
+        wanted: `sum`, `percent`, or the number.
+
+    Raises:
+        UsageError: another text, or the sum of one column.  InputError: scores that are negative or add up to nothing.
+    """
+    if normal(wanted) == "sum":
+        if scores.shape[1] < 2:
+            raise UsageError(
+                f"--out-of sum is for several columns of scores, '{name}' is one", "pass a number: --out-of 100"
+            )
+        return Converted(scores, lambda block: _by_sums(block, name), scores.shape[1:], np.dtype(np.float64))
+    try:
+        one = 100.0 if normal(wanted) in ("percent", "%") else real(wanted)
+    except ValueError:
+        one = math.nan
+    if not 0 < one < math.inf:
+        raise UsageError(f"--out-of {wanted} is no number above 0", "pass sum, percent, or a number: --out-of 100")
+    return Converted(scores, lambda block: block / one, scores.shape[1:], np.dtype(np.float64))
+
+
+def _by_sums(block: Array, name: str) -> Array:
+    sums = block.sum(axis=1, keepdims=True)
+    if (block < 0).any() or (sums == 0).any():
+        problem = f"--out-of sum, but '{name}' has scores that are negative, or rows that sum to 0"
+        raise InputError(problem, "leave --out-of out, or leave these rows out")
+    return np.asarray(block / sums)
 
 
 def in_order(scores: Named, classes: Sequence[str], wanted: Sequence[str], where: str) -> Named:
@@ -487,6 +540,8 @@ def grouped(
             for c, f in zip(contents, where)
         ]
     contents = [_by_class(c, f) for c, f in zip(contents, where)]
+    if wanted and wanted not in contents[0].arrays and wanted in _columns(contents[0]):  # one of those that were joined
+        contents = [replace(c, arrays={**c.arrays, wanted: _columns(c)[wanted]}) for c in contents]
     first = contents[0]
     if wanted and wanted not in first.arrays:
         group = _asked_for(contents, wanted, where[0])
@@ -504,11 +559,17 @@ def _by_class(contents: FileContents, where: str) -> FileContents:
     Raises:
         InputError: the rows do not name the same classes.
     """
+    if not contents.members:
+        known = _columns(contents)
+        texts = [group for group in _numbered([*known], any_word=True) if not is_numeric(known[group[0][0]])]
+        for group in _numbered([*known], any_word=True) if texts else ():
+            table = column_evidence.numbers(known, group[0])
+            if table is not None and column_evidence.ranked(table):
+                contents = replace(_joined(contents, group, where), scores="")
+                break
     for name, members in contents.members.items():
         free = [n for n, a in contents.arrays.items() if n != name and a.shape[1:] == ()]
-        if len(members) < 3 or not column_evidence.ranked(
-            np.asarray(contents.arrays[name].read(0, column_evidence.ROWS))
-        ):
+        if len(members) < 3 or not column_evidence.ranked(np.asarray(column_evidence.sample(contents.arrays[name]))):
             continue
         for family in column_evidence.families(free, _words(contents, name)):
             listed = np.column_stack([np.char.strip(texts_of(read_all(contents.arrays[n]))) for n in family])  # (N, K)
@@ -520,10 +581,15 @@ def _by_class(contents: FileContents, where: str) -> FileContents:
                 problem += f"'{first_few(family, 3)}', which differ from row to row"
                 raise InputError(problem, EVERY_CLASS)
             order, scores = np.argsort(listed, axis=1), read_all(contents.arrays[name])
+            heads = [column_evidence.head(contents.arrays[n]) for n in family]  # these columns, and copies of them
             note = f"'{first_few(members, 3)}' are sorted in each row: put in the order of the classes by "
             return replace(
                 contents,
-                arrays={**contents.arrays, name: Memory(np.take_along_axis(scores, order, axis=1))},
+                arrays={
+                    **{n: a for n, a in contents.arrays.items() if column_evidence.head(a) not in heads},
+                    name: Memory(np.take_along_axis(scores, order, axis=1)),
+                },
+                scores=name,
                 classes={**contents.classes, name: ordered[0].tolist()},
                 notes=[*contents.notes, f"{note}'{first_few(family, 3)}'"],
             )
@@ -573,7 +639,7 @@ def _shared(group: Group) -> str:
 def _choice(group: Group) -> str:
     """Return the option that chooses a family."""
     columns = group[0]
-    short = len(columns) > SHOWN and _shared(group)
+    short = len(columns) > lines_of_options.SHOWN and _shared(group)
     return f"--scores {shlex.quote(short or ','.join(columns))}"
 
 
@@ -583,16 +649,54 @@ def _only_family(contents: Sequence[FileContents], where: str) -> Group | None:
     Raises:
         InputError: there are several.
     """
-    first, found = contents[0], score_families(contents)
+    first = contents[0]
+    found = [group for group in score_families(contents) if _alike(first, group)]
     read = [(members, _words(first, name), name) for name, members in first.members.items() if len(members) > 1]
     every: list[Group] = [*read, *found] or _by_values(first)
+    if len(every) == 1 and _of_several(first, every[0]):
+        read, every = [], _by_values(first) or every
     if len(every) == 1:
         every = [*every, *rivals(first, every[0])]
+    if len(every) < 2:
+        own = {name for group in every for name in group[0]}
+        numbered = _numbered([name for name in _columns(first) if name not in own], any_word=True)
+        others = [group for group in numbered if _are_shares(_columns(first), group[0])]
+        others = [group for group in others if not any(_same_numbers(first, group, one) for one in every)]
+        alone: list[Group] = [([name], [], name) for name in candidates(first) if first.arrays[name].shape[1:] == ()]
+        every = [*every, *others, *alone] if others and (every or alone) else every
     if len(every) > 1 and not (len(read) == len(every) and len(candidates(first)) < 2):
         listed = " and ".join(f"'{first_few(columns, 3)}'" for columns, *_ in every[:4])
         lines = " or ".join(map(_choice, every[:4]))
         raise InputError(f"{listed} in {where} could each be the scores", f"choose one: {lines}")
+    if read and read[0][2] in first.arrays and read[0][2] not in candidates(first):
+        return [read[0][2]], [], read[0][2]
     return None if read or not every else every[0]
+
+
+def _same_numbers(contents: FileContents, one: Group, other: Group) -> bool:
+    """Return whether two families hold the same numbers, in any order of the columns."""
+    pair = [column_evidence.numbers(_columns(contents), group[0]) for group in (one, other)]
+    if pair[0] is None or pair[1] is None or pair[0].shape != pair[1].shape:
+        return False
+    return bool(np.allclose(np.sort(pair[0], axis=1), np.sort(pair[1], axis=1), atol=1e-6))
+
+
+def _alike(contents: FileContents, group: Group) -> bool:
+    """Return whether all columns of a family that vary hold fractions, or none does: else some are no scores."""
+    table = column_evidence.numbers(_columns(contents), group[0])
+    if table is None or len(table) < FEWEST:
+        return True
+    fractions = (table % 1 != 0).any(axis=0)[np.ptp(table, axis=0) > 0]
+    return bool(fractions.all()) or not bool(fractions.any())
+
+
+def _of_several(contents: FileContents, group: Group) -> bool:
+    """Return whether the columns of a family are shares that add up to several wholes, as those of two models do."""
+    table = column_evidence.numbers(_columns(contents), group[0])
+    if table is None or not len(table) or not bool(((table >= 0) & (table <= 1)).all()):
+        return False
+    total = table.sum(axis=1)
+    return bool((np.abs(total - np.round(total[0])) <= column_evidence.SUM).all()) and bool(total[0] > 1.5)
 
 
 def _words(contents: FileContents, name: str) -> Sequence[str]:
@@ -631,15 +735,24 @@ def rivals_of(contents: FileContents, scores: str) -> list[Group]:
 
 
 def _by_values(contents: FileContents) -> list[Group]:
-    """Return families that no name gives away: columns called by the values of a column, alone or with the same text
-    around them, or by the words of one-hot columns, whose rows are probabilities.
+    """Return families that no name gives away: lists whose numbers are probabilities; else columns called by the values
+    of a column, alone or with the same text around them, or by the words of one-hot columns, whose rows are
+    probabilities.
     """
-    columns = {name: a for name, a in contents.arrays.items() if a.shape[1:] == () and a.shape[0]}
+    columns = {name: a for name, a in _columns(contents).items() if a.shape[1:] == () and a.shape[0]}
+    wide = [name for name, a in contents.arrays.items() if len(a.shape) == 2 and a.shape[1] > 1]
+    if any(name in roles.SCORES and name not in contents.members for name in wide):
+        return []
+    if lists := [n for n in wide if n not in contents.members and _shares_of(contents.arrays[n]) is not None]:
+        return [([name], [], name) for name in lists]
     if not 2 < len(columns) <= column_evidence.WIDEST:
         return []
     cells = {name: column_evidence.head(a) for name, a in columns.items() if a.dtype.kind in "USO"}
     texts = {n: c for n, c in cells.items() if not any(map(is_number, c))}
     words = [w for c in texts.values() if 1 < len(w := column_evidence.classes_in(c)) <= len(columns)]
+    numbered = [group for group in _numbered([*columns], any_word=True) if _are_shares(columns, group[0])]
+    if len(numbered) > 1 or any(contents.members or group[2] == "" for group in numbered):
+        return numbered
     named = [(own, own) for names in words if len(own := [name for name in columns if name in names]) > 1]
     named += [(family, names) for names in words for family in column_evidence.families(list(columns), names)]
     for one in one_hot_groups(columns):
@@ -664,6 +777,10 @@ def _by_values(contents: FileContents) -> list[Group]:
     return out
 
 
+def _are_shares(columns: Mapping[str, Named], names: Sequence[str]) -> bool:
+    return column_evidence.are_probabilities(column_evidence.numbers(columns, names))
+
+
 def one_hot_groups(columns: Mapping[str, Named]) -> list[list[str]]:
     """Return groups of columns of 0 and 1 with one 1 in every row, whose names differ in their last word."""
     by_prefix: dict[str, list[str]] = {}
@@ -676,7 +793,7 @@ def one_hot_groups(columns: Mapping[str, Named]) -> list[list[str]]:
 
 def score_columns(contents: Sequence[FileContents]) -> Group | None:
     """Find the score columns of a table, by their names and by the labels of all files."""
-    found = score_families(contents)
+    found = score_families(contents) or (_by_values(contents[0]) if contents[0].table else [])
     return found[0] if found else None
 
 
@@ -705,8 +822,19 @@ def _with_labels(contents: Sequence[FileContents], wanted: str | None, where: Se
     """
     first = contents[0]
     name = first.scores or (wanted if wanted in first.arrays else "") or next(iter(_joined_names(first)), "")
+    name = name or (one[0] if len(one := candidates(first)) == 1 else "")
     array = first.arrays.get(name)
-    if array is None or len(array.shape) != 2 or array.shape[1] < 2 or first.labels:
+    if array is not None and first.labels in first.arrays and label_candidates([first.labels]) == []:
+        table = np.asarray(column_evidence.sample(array), np.float64)
+        classes = [str(i) for i in range(table.shape[-1])]
+        cells = column_evidence.head(first.arrays[first.labels])
+        if table.ndim == 2 and table.shape[1] > 2 and column_evidence.is_prediction(cells, table, classes):
+            return [replace(c, labels="") for c in contents]  # chosen by its place, and no observation
+    if array is None or first.labels:
+        return [*contents]
+    if array.shape[1:] in ((), (1,)):
+        return _with_labels_of_one(contents, name, array, where)
+    if len(array.shape) != 2:
         return [*contents]
     labels = [one for one in label_candidates(first.arrays) if one != name]
     classes = [*first.classes.get(name, map(str, range(array.shape[1])))]
@@ -724,19 +852,81 @@ def _with_labels(contents: Sequence[FileContents], wanted: str | None, where: Se
             for i, (c, f) in enumerate(zip(contents, where))
         ]
     if name not in first.classes:  # numbers may be anything
-        return [*contents]
-    predicted, others = _of_classes(columns, np.asarray(array.read(0, column_evidence.ROWS), np.float64), classes)
+        return _with_labels_of_numbers(contents, name, array, where)
+    predicted, others = _of_classes(columns, np.asarray(column_evidence.sample(array), np.float64), classes)
     free = [one for one in others if one not in labels]
     if len(labels) == 1 and labels[0] in predicted and len(free) == 1:
         problem = f"'{labels[0]}' in {where[0]} is the class of the largest score in every row, '{free[0]}' is not"
-        one, other = (f"--labels {shlex.quote(column)}" for column in (free[0], labels[0]))
-        fix = f"{one} if '{labels[0]}' is the prediction, or {other}"
+        observed, predicted_one = (f"--labels {shlex.quote(column)}" for column in (free[0], labels[0]))
+        fix = f"{observed} if '{labels[0]}' is the prediction, or {predicted_one}"
         raise InputError(problem, fix)
+    others = [one for one in others if one not in first.inside]
     if labels or len(others) != 1:
         return [*contents]
     beside = f", not the prediction '{predicted[0]}'" if predicted else ""
-    note = f"labels are '{others[0]}', the one column of classes{beside}"
-    return [replace(c, labels=others[0], notes=[*c.notes, *([note] if c is first else [])]) for c in contents]
+    return _labelled(contents, others[0], beside)
+
+
+def _labelled(contents: Sequence[FileContents], name: str, beside: str = "") -> list[FileContents]:
+    """Return the files with that column as their labels, and a note."""
+    note = f"labels are '{name}', the one column of classes{beside}"
+    return [replace(c, labels=name, notes=[*c.notes, *([note] if i == 0 else [])]) for i, c in enumerate(contents)]
+
+
+def _with_labels_of_numbers(
+    contents: Sequence[FileContents], name: str, array: Named, where: Sequence[str]
+) -> list[FileContents]:
+    """Choose the labels of scores (N, K) of numbered classes: the one column of their numbers, where no other column
+    but predictions could be of classes.
+
+    Raises:
+        InputError: the labels are names, and predictions prove which column is of which.
+    """
+    first, k = contents[0], array.shape[1]
+    look, table = lines_of_options.ColumnLook(first), np.asarray(column_evidence.sample(array), np.float64)
+    numbers = [str(i) for i in range(k)]
+    free = {n: values for n, values in look.groups.items() if n != name}
+    proved = [n for n in free if column_evidence.order_of(look.cells[n], table)]
+    named = label_candidates([n for n in first.arrays if n != name])
+    if proved and len(named) == 1 and named[0] not in proved and not any(map(is_number, free.get(named[0], ["0"]))):
+        stated = lines_of_options.lines_with_labels(first, name, table, None)
+        problem = f"labels '{named[0]}' in {where[0]} are names; '{proved[0]}' tells which column is of which"
+        raise InputError(problem, " or ".join(line for line in stated if named[0] in line) or EVERY_CLASS)
+    others = [n for n in free if not column_evidence.is_prediction(look.cells[n], table, numbers)]
+    sure = len(others) < len(free) or len(first.arrays) == 2  # the rest beside a prediction, or all there is
+    if named or len(others) != 1 or others[0] in first.inside or not (sure and free[others[0]] <= {*numbers}):
+        return [*contents]
+    return _labelled(contents, others[0])
+
+
+def _with_labels_of_one(
+    contents: Sequence[FileContents], name: str, array: Named, where: Sequence[str]
+) -> list[FileContents]:
+    """Choose the labels of one score a row: the one column of two names that does not follow from the score.
+
+    Raises:
+        InputError: the labels by name are one of two columns of the same classes, of which the score is a confidence.
+    """
+    first, look = contents[0], lines_of_options.ColumnLook(contents[0])
+    score = column_evidence.numbers({name: array}, [name]) if array.shape[1:] == () else None
+    if score is None or not first.table:
+        return [*contents]
+    free = {n: values for n, values in look.groups.items() if n != name}
+    named = label_candidates([n for n in first.arrays if n != name])
+    if named and named[0] in free:
+        same = [n for n, values in free.items() if n != named[0] and values == free[named[0]]]
+        if same and name in look.shares and float(score.min()) >= 1 / len(free[named[0]]):
+            own = [one for one in lines_of_options.candidates(look) if name in one.names]
+            problem = f"'{name}' is never below {1 / len(free[named[0]]):.3g}, and '{named[0]}' and '{same[0]}' in "
+            problem += f"{where[0]} are of the same classes: is it the confidence in one of them?"
+            raise InputError(problem, f"choose one: {' or '.join(lines_of_options.lines(look, own))}")
+    if named:
+        return [*contents]
+    predicted = [n for n in free if len(free[n]) == 2 and column_evidence.event_of(score[:, 0], look.cells[n])]
+    others = [n for n in free if n not in predicted and n not in first.inside]
+    two = [n for n in others if len(free[n]) == 2]
+    plain = predicted and len(two) == 1 and (len(others) == 1 or not any(map(is_number, free[two[0]])))
+    return _labelled(contents, two[0]) if plain else [*contents]
 
 
 def _joined_names(contents: FileContents) -> list[str]:
@@ -827,8 +1017,12 @@ def _may_be_class(array: Named, name: str) -> bool:
     return table is not None and (bool(table.any()) or not (name.startswith("<") and name.endswith(">")))
 
 
-def _numbered(own: Sequence[str]) -> list[Group]:
-    """Find columns numbered 0 .. K-1, with a word for scores beside the number, or with nothing but numbers."""
+def _numbered(own: Sequence[str], any_word: bool = False) -> list[Group]:
+    """Find columns numbered 0 .. K-1, with a word for scores beside the number, or with nothing but numbers.
+
+    Args:
+        any_word: any word may stand beside the number, and numbers may begin at 1.
+    """
     groups: dict[tuple[str, str], dict[int, str]] = {}
     for column in own:
         if parts := NUMBERED.match(column):
@@ -837,8 +1031,13 @@ def _numbered(own: Sequence[str]) -> list[Group]:
     for (before, after), columns in groups.items():
         words = set(re.split(r"[^a-z]+", f"{before} {after}".lower())) - {""}
         numbers = sorted(columns)
-        from_zero = numbers == list(range(len(numbers)))
-        if len(numbers) > 1 and from_zero and (words & roles.ABOUT_SCORES if words else len(columns) == len(own)):
+        first = numbers[0] if any_word and numbers[0] < 2 else 0
+        from_zero = numbers == list(range(first, first + len(numbers)))
+        if (
+            len(numbers) > 1
+            and from_zero
+            and (any_word or (words & roles.ABOUT_SCORES if words else len(columns) == len(own)))
+        ):
             found.append(([columns[k] for k in numbers], [str(k) for k in numbers], before + after))
     return found
 
@@ -853,6 +1052,8 @@ def _named(own: Sequence[str], labels: Sequence[str]) -> list[Group]:
 
 def _joined(contents: FileContents, group: Group, where: str, name: str = "") -> FileContents:
     wanted, names, common = group
+    if len(wanted) == 1 and len(contents.arrays[wanted[0]].shape) == 2:
+        return replace(contents, scores=wanted[0])
     known = _columns(contents)
     columns = [_spelled(known, column, "--scores" if name else "column", where, contents) for column in wanted]
     block = read_all(_block(contents, columns, "column", where))
@@ -895,12 +1096,7 @@ def class_names_of(columns: Sequence[str]) -> list[str]:
     return ["".join(w).strip("_.- ") or column for w, column in zip(words, columns)]
 
 
-# Advice for files in which no array has a known name: the options that would read them. Values are never shown.
-
-SHOWN = 6  # columns that the advice names
-TWO = ({"0", "1"}, *map(set, roles.OUTCOMES))
-PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
-"""Parts of names that make numbers from 0 to 100 look like confidences."""
+# Advice for files in which no array has a known name.
 
 
 def reading_advice(contents: FileContents, no_probability: str) -> str:
@@ -911,65 +1107,31 @@ def reading_advice(contents: FileContents, no_probability: str) -> str:
     """
     if _begins_with_cells(contents):
         return "write a first line with the names of the columns, such as label,prob_0,prob_1"
-    columns = {name: a for name, a in contents.arrays.items() if a.shape[1:] in ((), (1,)) and a.shape and a.shape[0]}
-    cells = {name: column_evidence.head(array) for name, array in columns.items()}
-    wide = [name for name, array in contents.arrays.items() if _may_be_table(name, array, contents)]
-    fractions = [name for name, column in cells.items() if _are_shares(column)]
-    unsure = _predictions(contents, cells)
-    label = _label(cells, contents.arrays[wide[0]].shape[1] if wide else len(fractions), unsure)
-    with_labels = f" --labels {shlex.quote(label)}" if label else ""
-    by_label = [name for name in cells if label and name in set(cells[label])]
-    predicted = next((n for n in cells if (n in unsure or n in roles.PREDICTED) and n not in (label, *fractions)), "")
-    shares = [name for name in fractions if name != label]
-    if wide:
-        return f"choose them: --scores {shlex.quote(wide[0])}{with_labels}; or name them logits or probs"
-    if len(by_label) > 1:
-        return f"choose them: --scores {shlex.quote(','.join(by_label))}{with_labels}; or name them logits or probs"
-    percent = [name for name, column in cells.items() if name not in (label, predicted) and _are_percents(name, column)]
-    if predicted and label and len(shares) == 1 and (event := _event_of(cells[shares[0]], cells[predicted])):
-        options = f"--scores {shlex.quote(shares[0])}{with_labels} --event {shlex.quote(event)}"
-        return f"it is high where '{predicted}' is {event} and low elsewhere: {options}"
-    if predicted and label and (shares or percent):
-        one, scale = (shares[0], "") if shares else (percent[0], " --confidence-scale percent")
-        options = f"--confidence {shlex.quote(one)}{scale} --predicted {shlex.quote(predicted)}{with_labels}"
-        return f"a confidence beside the predicted class '{predicted}': {options}"
-    if shares:
-        options = f"--scores {shlex.quote(','.join(shares[:SHOWN]))}{with_labels}"
-        return f"choose them: {options}; or name them logits or probs"
-    if percent:
-        return (
-            f"'{percent[0]}' goes up to 100: write shares of 1, or each cell with its % sign, and name the column prob"
-        )
-    return f"if one of these holds scores: --scores KEY; else {no_probability}"
+    return lines_of_options.advice(contents, no_probability)
 
 
-def _may_be_table(name: str, array: Named, contents: FileContents) -> bool:
-    """Return whether an array may be scores of classes: rows of one length, and not the log-probabilities of the tokens
-    of a text.
-    """
-    wide = len(array.shape) == 2 and array.shape[1] > 1 and array.dtype.kind == "f"
-    return wide and name not in contents.ragged and "token" not in name.lower()
+def no_labels(contents: FileContents, scores: str, raw: Named) -> str:
+    """Return the lines that say what the labels are, of a file in which no name does."""
+    table = np.asarray(column_evidence.sample(raw), np.float64)
+    found = lines_of_options.lines_with_labels(contents, scores, table, contents.classes.get(scores))
+    fix = "labels in a file of their own: --labels FILE"
+    return f"choose them: {' or '.join(found)}; {fix}" if found else f"choose them with --labels KEY, or {fix}"
 
 
-def _predictions(contents: FileContents, cells: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the columns that are the class of the largest score, of the columns that are called by their values."""
-    out = []
-    for name, column in cells.items():
-        classes = [one for one in cells if one in set(column)]
-        table = column_evidence.numbers(contents.arrays, classes) if len(classes) > 1 else None
-        if table is not None and column_evidence.is_prediction(column, table, classes):
-            out.append(name)
-    return out
-
-
-def _event_of(share: Sequence[str], predicted: Sequence[str]) -> str:
-    """Return the predicted class of two that the share is the probability of, or "": it is below 1/2, and low where one
-    of them is predicted and high where the other is.
-    """
-    values = np.array([float(cell.removesuffix("%")) for cell in share])
-    if values.min() >= (50 if share[0].endswith("%") else 0.5):
-        return ""
-    return column_evidence.event_of(values, predicted)
+def without_header(contents: FileContents) -> str:
+    """Return the lines that read a table without a header."""
+    plain = "or name the columns in the first row: logit_0,logit_1,...,label"
+    if contents.labels:
+        return f"pass --no-header, {plain}"
+    contents = grouped([contents], None, [""])[0]
+    if contents.scores:
+        raw = contents.arrays[contents.scores]
+        table = np.asarray(column_evidence.sample(raw), np.float64)
+        found = lines_of_options.lines_with_labels(contents, contents.scores, table, None) or ["--labels FILE"]
+    else:
+        look = lines_of_options.ColumnLook(contents)
+        found = lines_of_options.lines(look, lines_of_options.candidates(look))
+    return " or ".join(f"--no-header {line}" for line in found[:4] or [""]) + f"; {plain}"
 
 
 def is_numeric(array: Named) -> bool:
@@ -977,48 +1139,3 @@ def is_numeric(array: Named) -> bool:
     if array.dtype.kind not in "USO":
         return True
     return bool(array.shape and array.shape[0]) and all(map(is_number, column_evidence.head(array)))
-
-
-def _label(cells: dict[str, list[str]], k: int, predicted: Sequence[str]) -> str:
-    """Return the column that holds the labels, or "" where none looks like it. Candidates, in this order: a column with
-    a label's name, one that holds names of columns, one with numbers of the k classes, one of two outcomes, and the
-    last column of two whole numbers or names. Of more than two classes a column of 0 and 1 may be a verdict, or whether
-    it was one of them, and is no candidate.
-
-    Args:
-        predicted: columns that are the predictions.
-    """
-    for known in (roles.LABELS.names, roles.LABELS.weak):
-        if named := [name for name in cells if normal(name) in known]:
-            return named[0]
-    for name, column in cells.items():
-        if len(set(column) & set(cells)) > 1 and name not in predicted:  # the names of columns
-            return name
-    numbers, verdict = {str(i) for i in range(k)}, {"0", "1"} if k > 2 else set()
-    cells = {name: column for name, column in cells.items() if name not in predicted}
-    if k > 1 and (numbered := [n for n, c in cells.items() if set(c) <= numbers and not set(c) <= verdict]):
-        return numbered[-1]
-    if k > 2:
-        return ""
-    free = {name: set(column) for name, column in cells.items() if name not in roles.PREDICTED}
-    outcomes = [name for name, values in free.items() if {v.lower() for v in values} in TWO]
-    fractions = {v for values in free.values() if len(values) == 2 for v in values if is_number(v) and float(v) % 1}
-    two = [name for name, values in free.items() if len(values) == 2 and not values & fractions]
-    return (outcomes or two or [""])[-1]
-
-
-def _are_shares(column: Sequence[str]) -> bool:
-    """Return whether the cells are numbers in [0, 1] that are not all whole; `63.4%` counts as 0.634."""
-    bare = [cell.removesuffix("%") for cell in column]
-    if not all(map(is_number, bare)):
-        return False
-    values = np.array([float(b) / (100 if b != c else 1) for b, c in zip(bare, column, strict=True)])
-    return bool(((values >= 0) & (values <= 1)).all()) and not np.array_equal(values, np.floor(values))
-
-
-def _are_percents(name: str, column: Sequence[str]) -> bool:
-    """Return whether the cells are numbers in [0, 100] under a name that says that they are confidences."""
-    if not (any(word in name.lower() for word in PERCENT) and all(map(is_number, column))):
-        return False
-    values = np.array([float(cell) for cell in column])
-    return bool(((values >= 0) & (values <= 100)).all())

@@ -69,7 +69,7 @@ def columns(contents: FileContents, reading: Reading = AS_IS, where: str = "") -
         if wanted:
             array_names.column(contents, wanted, option, where)
             return wanted
-        return next((name for name in names if one[name] in role), "")
+        return next((name for known in (role.names, role.weak) for name in names if one[name] in known), "")
 
     confidence = first(CONFIDENCE, reading.confidence, "--confidence")
     exclusive(
@@ -253,6 +253,9 @@ def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where
         predicted, label = (_same_form(column(name)) for name in (named.predicted, named.label))
         known, absent = {*label}, {text for text in label if text.lower() in ABSENT} - {*predicted}
         y = np.array([-1 if b in absent else a == b for a, b in zip(predicted, label)], np.int64)
+        values = column(named.predicted)
+        if values.dtype.kind in "USO":
+            per_row.refuse_missing(Memory(values), named.predicted, [*map(str, values.tolist())])
         for row, (a, b) in enumerate(zip(predicted, label)):
             if a != b and a not in known and a.casefold() == b.casefold():
                 problem = f"row {row} of {where} predicts {a[:40]!r} of {b[:40]!r}, which differ in case alone"

@@ -156,6 +156,7 @@ class How(TypedDict, total=False):
     kind: str | None
     classes: Sequence[str] | str | None
     event: str | None
+    out_of: str | None
     label_base: int | None
     ignore_label: int | None
     drop_nonfinite: bool

@@ -47,6 +47,11 @@ class Reading:
     confidence_scale: Literal["1", "10", "100", "percent"] | None = option(
         None, "Scale of the confidences: out of 1, 10 or 100, or percent."
     )
+    out_of: str | None = option(
+        None,
+        "Scale of the scores: divide each row by its sum, or all by a number: sum, percent or 100.",
+        metavar="sum|N",
+    )
     label_base: Label | None = option(None, "Label of the first class: 0 or 1 (labels 1..K).")
     ignore_label: Label | None = option(None, "Drop rows with this label, e.g. -100.")
     drop_nonfinite: bool = option(False, "Drop (and count) rows with NaN or infinite scores.")

@@ -41,10 +41,11 @@ from calibcli.scores._per_row import LabelCodes, as_names, labels_of, read_label
 from calibcli.scores._positive_class import BinaryReading, read_binary, swap_classes
 from calibcli.scores._score_kind import KeptRows, Nonfinite, Outcome, Scan, decide_kind, evidence
 from calibcli.scores.array_names import kind_option
-from calibcli.scores.files import locations
+from calibcli.scores.files import locations, nested
 from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
 from calibcli.scores.files.roles import CLASSES, LABELS, ONE_SCORE, SCORES
 from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, suffixes
+from calibcli.scores.files.text_tables import NoHeader
 from calibcli.scores.input_mistakes import RepeatedRows, scan
 from calibcli.scores.predictions import Array, Ints, Kind, LeftOut, Named, PickedScores, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading, fates_of
@@ -69,6 +70,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
         how: what follows.  scores, labels: names of the arrays; `labels` may be a file of its own.
         classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
         event: of two classes, the one that is measured; of one column, the class that it is the probability of.
+        out_of: what the scores are shares of, where it is not 1: `sum` of each row, `percent`, or a number.
         kind: `logits`, `probabilities` or `log_probabilities`, where recognition would be wrong.
         confidence, correct: names of two arrays, how sure each prediction was and whether it was right, where that is
             all there is.  predicted: instead of `correct`, the predicted class, which is right where it equals the
@@ -179,6 +181,7 @@ def load(source: Source, contents: FileContents | None = None) -> FileContents:
     """
     try:
         contents = contents or load_any(source)
+        contents = nested.opened(contents, source.name)
         if source.options != ReaderOptions():
             refuse_unused_options(contents, source)
         if other_files.STATE in contents.arrays:
@@ -186,8 +189,10 @@ def load(source: Source, contents: FileContents | None = None) -> FileContents:
         known = array_names.candidates(contents) or contents.lacking or confidence.columns(contents)
         if known or array_names.score_columns([contents]):
             return contents
-    except InputError:
+    except InputError as error:
         other_files.refuse_other_file(other_files.before_reading(source), source)
+        if isinstance(error, NoHeader) and error.contents is not None:
+            raise InputError(error.problem, array_names.without_header(error.contents)) from None
         raise
     other = other_files.before_reading(source) or other_files.after_reading(contents, source)
     other_files.refuse_other_file(other, source)
@@ -240,11 +245,17 @@ def _one_dataset(
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name, notes)
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {array_names.describe(first)}"
-        raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
+        raise InputError(
+            problem, array_names.no_labels(first, name, array_names.two_dimensional(raw, name, where, None, True))
+        )
     count = None
     if raw_labels is not None and reading.need_labels:  # (1, N) is a row of labels
         count = raw_labels.shape[raw_labels.shape[0] == 1 and raw_labels.shape[1:] == raw.shape[:1]]
     raw = array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind)))
+    out_of = reading.out_of or ("percent" if "%" in name and array_names.is_percent(raw) else "")
+    if out_of:
+        raw = array_names.shares_out_of(raw, out_of, name)
+        notes += [] if reading.out_of else [f"'{name}' is a percentage by its name: divided by 100"]
     scores = array_names.in_memory(raw)
     n, width, k = *scores.shape, max(scores.shape[1], 2)
     array_names.refuse_verdicts(name, label_name, where, width, bool(reading.scores and reading.event))
@@ -468,7 +479,7 @@ def _check_rows(
         raise InputError(f"all {scanned.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
     if bad.count and not drop:
         bad.refuse(masks, half)
-    kind = decide_kind(scanned, declared, name)
+    kind = decide_kind(scanned, declared, name, contents.members.get(name, ()))
     masks = masks or kind == "log_probabilities"
     if drop:
         index: Ints = np.concatenate([*bad.bad, np.empty(0, np.int64)])

@@ -40,7 +40,7 @@ class FileContents:
         classes: names of the score columns where the file tells them.
         scores, labels, ids, groups: names that this format's convention fixes.
         members: of arrays that are several columns of the file, the names of these.
-        table: every array is a column of a table.
+        table: every array is a column of a table.  inside: names of columns that lie within objects of JSON.
         notes: what a user should be told.  metadata: of the file.
         facts: how an evaluation was read, for the result.  task: its name.
         lacking: why there are no scores, and what would work, where the format tells.
@@ -64,6 +64,7 @@ class FileContents:
     groups: str = ""
     members: Mapping[str, Sequence[str]] = field(default_factory=dict)
     table: bool = False
+    inside: frozenset[str] = frozenset()
     notes: Sequence[str] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -323,9 +324,7 @@ def distinct(values: Array) -> int:
 
 def column_of(texts: Sequence[Any]) -> Array:
     """Return the objects of a list as an (N,) array."""
-    out = np.empty(len(texts), dtype=object)
-    out[:] = texts
-    return out
+    return np.fromiter(texts, dtype=object, count=len(texts))
 
 
 def read_all(array: Named) -> Array:

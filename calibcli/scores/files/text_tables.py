@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
 from operator import itemgetter
@@ -117,7 +118,7 @@ TOGETHER = 1 << 22  # bytes of files that are parsed at once
 EXPANSION = 6  # bytes of memory for each byte of text, roughly, in the worst case
 NUMBERED = re.compile(r"^([a-z_]+?)[_.\-\[]?(\d{1,7})\]?$")
 ODD = b'\0\r\x1c\x1d\x1e\x1f"'  # what may end rows, or is read in two ways
-MISSING = {"", "na", "null", "none", "n/a"}
+MISSING = {"", "na", "null", "none", "n/a", "?"}
 
 
 def delimiter(head: bytes) -> str:
@@ -137,17 +138,18 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
     refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
     form, first = "tsv" if delimiter == "\t" else "csv", _first_line(source).partition(b"\r")[0]
     if delimiter.encode() not in first:
-        delimiter = next((d for d in ("\t", ";", ",", "|") if d.encode() in first), delimiter)
+        blank = " " if _in_words(source) else delimiter
+        delimiter = next((d for d in ("\t", ";", ",", "|") if d.encode() in first), blank)
     rows = _rows(source, delimiter)
     header = [cell.strip() for cell in next(rows)]
-    if source.options.no_header:
-        header = _names(_rows(source, delimiter), len(header))
-        rows = _rows(source, delimiter)
-    if len(header) == 1 and is_number(header[0]):  # one column of labels may do without a name
-        rows, header = _rows(source, delimiter), [source.stem]
-    if len(header) > 1 and all(is_number(cell) for cell in header) and not source.options.no_header:
-        problem = f"{source.name} has no header row: its first row holds numbers alone"
-        raise InputError(problem, "pass --no-header, or name the columns in the first row: logit_0,logit_1,...,label")
+    bare = source.options.no_header or all(is_number(cell) for cell in header)
+    if bare and (grouped or len(header) == 1 or source.options.no_header):
+        rows = _rows(source, delimiter)  # one column of labels may do without a name
+        header = [source.stem] if len(header) == 1 else [str(i) for i in range(len(header))]
+    elif bare:
+        raise NoHeader(source, None)
+    commas = delimiter != "," and _decimal_commas(_rows(source, delimiter))
+    rows = map(_with_points, rows) if commas else rows
     groups, others, fields = score_groups(header, source.name, grouped)
     numbers: dict[str, list[Array]] = {name: [] for name in groups}
     texts: dict[int, list[str]] = {i: [] for i in others}
@@ -163,7 +165,13 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
         for i in others:
             texts[i].extend(seen.setdefault(row[i], row[i]) for row in chunk)
         done += len(chunk)
-        if done == len(chunk) and done == _height(len(header)) and groups and first.strip() and not _odd(source):
+        if (
+            done == len(chunk)
+            and done == _height(len(header))
+            and groups
+            and first.strip()
+            and not (commas or bare or _odd(source))
+        ):
             quick = fast_table(source.reader(), delimiter, len(header), [*groups.values()])
             if quick is not None:
                 break
@@ -176,9 +184,69 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
     for i in others:
         arrays[header[i]] = Memory(column_of(texts[i]) if quick is None else quick[i])
     named = {columns[0]: name for name, columns in groups.items()} | {i: header[i] for i in others}
-    plain = len(header) > 1 and bool(first.strip()) and b'"' not in first and not source.options.no_header
+    plain = len(header) > 1 and bool(first.strip()) and b'"' not in first and not (bare or commas)
     read_alike = partial(_alike, first, delimiter, len(header), [*groups.values()], named, {"format": form, **fields})
-    return FileContents(form, arrays, decimals=decimals, read_alike=read_alike if plain else None, **fields)
+    notes = ["decimal commas are read as points"] if commas else []
+    contents = FileContents(
+        form, arrays, decimals=decimals, read_alike=read_alike if plain else None, notes=notes, **fields
+    )
+    contents = _without_names(contents) if bare and len(header) > 1 else contents
+    if bare and len(header) > 1 and not source.options.no_header:
+        raise NoHeader(source, contents)
+    return contents
+
+
+class NoHeader(InputError):
+    """A table whose first row holds numbers alone, with what it would be without a header."""
+
+    def __init__(self, source: Source, contents: FileContents | None) -> None:
+        problem = f"{source.name} has no header row: its first row holds numbers alone"
+        super().__init__(problem, "pass --no-header, or name the columns in the first row: logit_0,logit_1,...,label")
+        self.contents = contents
+
+
+DECIMAL_COMMA = re.compile(r"^\s*-?\d*,\d+(?:[eE]-?\d+)?\s*%?\s*$")
+THOUSANDS = re.compile(r"^\s*[1-9]\d{0,2}(?:,\d{3})+\s*$")
+
+
+def _decimal_commas(rows: Iterator[list[str]]) -> bool:
+    """Return whether numbers in the first rows have decimal commas, which in one place cannot be the marks of
+    thousands.
+    """
+    cells = [cell for row in itertools.islice(rows, 1, 1000) for cell in row if DECIMAL_COMMA.match(cell)]
+    return not all(map(THOUSANDS.match, cells))
+
+
+def _with_points(row: list[str]) -> list[str]:
+    return [cell.replace(",", ".") if DECIMAL_COMMA.match(cell) else cell for cell in row]
+
+
+def grouped_columns(contents: FileContents, source: Source, grouped: bool = True) -> FileContents:
+    """Return a table whose columns are texts with each group of score columns as one (N, K) array, if `grouped`.
+
+    Raises:
+        InputError: as `score_groups`, or a score that is not a number.
+    """
+    header = [*contents.arrays]
+    groups, others, fields = score_groups(header, source.name, grouped)
+    arrays: dict[str, Named] = {}
+    decimals = {**contents.decimals}
+    for name, columns in groups.items():
+        own = [header[i] for i in columns]
+        texts = np.column_stack([contents.arrays[one].read(0, contents.arrays[one].shape[0]) for one in own])
+        if texts.ndim != 2 or texts.dtype.kind != "O":
+            return contents
+        arrays[name] = Memory(_floats(texts.tolist(), own, 0, source.name))
+        decimals[name] = max(map(decimals_of, chain.from_iterable(texts[:1000].tolist())))
+    arrays |= {header[i]: contents.arrays[header[i]] for i in others}
+    return replace(
+        contents,
+        arrays=arrays,
+        decimals=decimals,
+        kinds=fields["kinds"],
+        classes={**contents.classes, **fields["classes"]},
+        members={**contents.members, **fields["members"]},
+    )
 
 
 # Many small tables with one header, as the parts of a data set are: their rows are parsed as one text.
@@ -242,21 +310,38 @@ def _odd(source: Source) -> bool:
     return any(byte in piece for piece in pieces for byte in ODD.replace(b"\r", b""))
 
 
+def _in_words(source: Source) -> bool:
+    """Return whether blanks part the cells of a table: the lines have one number of words, and most hold a number."""
+    head = source.pread(min(source.size, SMALL), 0).decode("utf-8", "replace").split("\n")[:100]
+    words = [line.split() for line in (head if source.size <= SMALL else head[:-1]) if line.strip()]
+    numbers = sum(any(map(is_number, line)) for line in words)
+    return len({*map(len, words)}) == 1 and len(words[0]) > 1 and 2 * numbers > len(words)
+
+
 def _first_line(source: Source) -> bytes:
     head = source.pread(min(source.size, SMALL), 0).partition(b"\n")
     return head[0] if head[1] else source.reader().readline()
 
 
-def _names(rows: Iterator[list[str]], width: int) -> list[str]:
-    """Name the columns of a table without a header. `label` is the first or the last column, if it alone of the two
-    holds whole numbers or names, and the others are then scores; else they are 0, 1, ...
+def _without_names(contents: FileContents) -> FileContents:
+    """Return a table without a header with its label, if only one of the first and the last column holds whole numbers
+    or names and all others hold fractions; these are then the scores.
     """
-    head = [row for row in itertools.islice(rows, 1000) if len(row) == width]
-    plain = [i for i in {0, width - 1} if not any("." in row[i] and is_number(row[i]) for row in head)]
-    if len(plain) != 1 or width == 1:
-        return [str(i) for i in range(width)]
-    others = [f"score_{i}" for i in range(width - 1)] if width > 2 else ["score"]
-    return ["label", *others] if plain == [0] else [*others, "label"]
+    names = [*contents.arrays]
+    cells = [texts.read(0, 1000).tolist() for texts in contents.arrays.values()]
+    fractions = [any("." in cell and is_number(cell) for cell in column) for column in cells]
+    ends = [i for i in {0, len(names) - 1} if not fractions[i]]
+    if len(ends) != 1 or fractions.count(False) > 1:
+        return contents
+    label, own = names[ends[0]], [name for i, name in enumerate(names) if i != ends[0]]
+    if len(own) == 1:
+        return replace(contents, scores=own[0], labels=label)
+    table = np.column_stack(
+        [floats_of_text(contents.arrays[name].read(0, contents.arrays[name].shape[0]), name, "") for name in own]
+    )
+    arrays = {"scores": Memory(table), label: contents.arrays[label]}
+    decimals = {"scores": max(decimals_of(cell) for column in cells for cell in column)}
+    return replace(contents, arrays=arrays, members={"scores": own}, decimals=decimals, scores="scores", labels=label)
 
 
 def score_groups(
@@ -330,7 +415,7 @@ def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
             text: Iterable[str] = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
         else:
             text = io.StringIO(source.pread(source.size, 0).decode("utf-8-sig"), newline="")
-        for row in csv.reader(text, delimiter=delimiter, strict=True):
+        for row in csv.reader(text, delimiter=delimiter, strict=True, skipinitialspace=delimiter == " "):
             if row:
                 count += 1
                 yield row
@@ -381,6 +466,7 @@ def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str
 def _share(cell: str) -> float:
     """Parse a number; `63.4%` becomes 0.634."""
     percent = cell.strip().endswith("%")
+    cell = cell.replace(",", "") if THOUSANDS.match(cell) else cell
     return real(cell.strip()[:-1]) / 100 if percent else real(cell)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -278,6 +279,7 @@ def _token(text: Any, value: Any, pairs: Any) -> Token:
 EXPANSION = 3  # bytes of memory for each byte of text: only the numbers and short texts of a row are kept
 FORMAT = "jsonl, chat log-probabilities"
 HOLDERS = ("response", "body", "completion", "output", "result")
+COMPARED, PROPOSED = 1000, 26  # rows whose alternatives are compared, and choices that are proposed
 FAILED = 400  # the lowest HTTP status of an error
 
 
@@ -311,7 +313,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         seen |= bool(tokens)
         if not choices and tokens:
             problem = f"{source.name} holds log-probabilities of tokens, and does not say which of them are the choices"
-            raise InputError(problem, "pass the answers: --choices A,B,C,D")
+            raise InputError(problem, f"pass the answers: {_proposed([row, *itertools.islice(rows, COMPARED)], label)}")
         further = {k: v for k, v in row.items() if k not in (*HOLDERS, "choices", "usage", label)}
         if not seen:
             every.add(further)
@@ -337,6 +339,21 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         used=frozenset({"choices", "unlisted", "answer_token"}),
         left_out=letters.left_out(failed),
     )
+
+
+def _proposed(rows: Sequence[Mapping[str, Any]], label: str) -> str:
+    """Return the line that names the choices: the few texts that every row lists, or else the labels."""
+    listed = [
+        {name.strip() for token in tokens for name in token.among}
+        for row in rows
+        if (answer := _response(row)) and (tokens := tokens_of(answer["choices"][0].get("logprobs"), ""))
+    ]
+    common = sorted(set.intersection(*listed) - {""}) if listed else []
+    known = sorted({str(row.get(label, "")).strip() for row in rows} - {""})
+    names = known if known and not {*known} <= {*common[:PROPOSED]} else common
+    fit = 1 < len(names) <= PROPOSED and not any("," in name for name in names)
+    line = f"--choices {shlex.quote(','.join(names))}" if fit else "--choices A,B,C,D"
+    return line if label else f"{line} --labels FILE"
 
 
 def _response(row: Any, depth: int = 3) -> Mapping[str, Any]:

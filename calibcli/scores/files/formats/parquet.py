@@ -189,16 +189,21 @@ def _pictures(column: Any, name: str, source: Source) -> EncodedPictures | None:
 
 
 def _column(column: Any, name: str, source: Source) -> Array:
+    """Return a column of numbers, of lists of numbers (N, K), of texts, or of lists and objects as they are."""
     import pyarrow as pa
 
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        if not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+            return column_of(column.to_pylist())
         flat = column.combine_chunks()
         lengths = np.diff(flat.offsets.to_numpy()) if hasattr(flat, "offsets") else np.array([kind.list_size])
         if len(np.unique(lengths)) > 1 or flat.null_count:
             raise InputError(f"lists in column '{name}' of {source.name} differ in length", "write one score per class")
         values: Array = flat.flatten().to_numpy(zero_copy_only=False)
         return values.reshape(len(column), -1)
+    if pa.types.is_struct(kind):
+        return column_of(column.to_pylist())
     if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         numbers: Array = column.to_numpy()
         return numbers if numbers.dtype != object else numbers.astype(np.float64)

@@ -1,0 +1,317 @@
+"""The roles that columns can have by what they hold, and the lines of options that state them. No value is shown."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from calibcli.core.options import normal
+from calibcli.scores import _column_evidence as column_evidence
+from calibcli.scores.files import roles
+from calibcli.scores.files.arrays import FileContents
+from calibcli.scores.files.text_tables import MISSING, is_number
+from calibcli.scores.predictions import Floats, Named
+
+SHOWN = 6  # columns that a line names one by one
+LINES, MANY = 4, 8  # lines that one error proposes; beyond the second number they decide nothing
+MOST = 1000  # classes of a column of classes
+ABSENT = {*MISSING, "nan", "<na>", "nat", "?"}
+PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
+"""Parts of names that make numbers from 0 to 100 look like confidences."""
+VERDICTS = ({"true", "false"}, {"correct", "incorrect"}, {"right", "wrong"}, {"pass", "fail"}, {"passed", "failed"},
+            {"1", "0"})  # fmt: skip
+"""Words for right and wrong, the plainest first."""
+
+
+@dataclass(frozen=True)
+class ScoreColumns:
+    """Columns that may be the scores.
+
+    Attributes:
+        option: that names them, "" where they are the scores without it.
+        table: their first rows (rows, K), K = 1 for one score a row.
+        classes: the names of the classes, None where nothing tells them.  names: of the columns.
+    """
+
+    option: str
+    table: Floats
+    classes: Sequence[str] | None
+    names: Sequence[str]
+
+
+class ColumnLook:
+    """The columns of a file by their first rows.
+
+    Attributes:
+        cells: of columns with one value a row, as texts.
+    """
+
+    def __init__(self, contents: FileContents) -> None:
+        self.contents = contents
+        columns = {n: a for n, a in contents.arrays.items() if a.shape and a.shape[0] and a.shape[1:] in ((), (1,))}
+        self.cells = {name: column_evidence.head(array) for name, array in columns.items()}
+
+    @cached_property
+    def groups(self) -> dict[str, set[str]]:
+        """The values of each column that may be of classes: few, not all different, and no fractions."""
+        out: dict[str, set[str]] = {}
+        for name, cells in self.cells.items():
+            values = {cell for cell in cells if cell.lower() not in ABSENT}
+            few = 1 < len(values) <= min(MOST, max(2, len(cells) // 2))
+            if few and not any(is_number(value) and float(value) % 1 for value in values):
+                out[name] = values
+        return out
+
+    @cached_property
+    def shares(self) -> dict[str, Floats]:
+        """The columns of numbers in [0, 1], or with percent signs, that are not all whole and not all equal."""
+        out: dict[str, Floats] = {}
+        for name, cells in self.cells.items():
+            values = shares_of(cells)
+            if values is not None:
+                out[name] = values
+        return out
+
+    def named(self, role: object, names: Sequence[str]) -> list[str]:
+        return [name for name in names if normal(name) in role]  # type: ignore[operator]
+
+
+def shares_of(cells: Sequence[str]) -> Floats | None:
+    """Return numbers in [0, 1] that are neither all whole nor all equal; `63.4%` counts as 0.634. None for others."""
+    bare = [cell.removesuffix("%").strip() for cell in cells]
+    if not cells or not all(map(is_number, bare)):
+        return None
+    values = np.array([float(b) / (100 if c.endswith("%") else 1) for b, c in zip(bare, cells, strict=True)])
+    inside = bool(((values >= 0) & (values <= 1)).all())
+    return values if inside and not np.array_equal(values, np.floor(values)) and np.ptp(values) > 0 else None
+
+
+def advice(contents: FileContents, no_probability: str) -> str:
+    """Return a sentence with the lines that would read a file without known names.
+
+    Args:
+        no_probability: what to do where no array holds scores.
+    """
+    look = ColumnLook(contents)
+    found = lines(look, candidates(look))
+    if len(found) == 1:
+        return f"choose them: {found[0]}; or name them logits or probs"
+    if 1 < len(found) <= MANY:
+        return "choose one: " + " or ".join(found)
+    for name, values in look.shares.items():
+        for other in look.groups:
+            if _follows(look, other, values):
+                return (
+                    f"'{other}' follows from '{name}' by a threshold, so that nothing was observed: save the true class"
+                )
+    return f"if one of these holds scores: --scores KEY; else {no_probability}"
+
+
+def lines_with_labels(contents: FileContents, name: str, table: Floats, classes: Sequence[str] | None) -> list[str]:
+    """Return the lines that say what the labels of known scores are.
+
+    Args:
+        table: the first rows of the scores (rows, K).  classes: their names, or None.
+    """
+    members = contents.members.get(name, (name,))
+    option = f"--scores {shlex.quote(','.join(members) if len(members) <= SHOWN else name)}"
+    return lines(
+        ColumnLook(contents), [ScoreColumns(option if len(members) > 1 else "", table, classes, members)], True
+    )
+
+
+def lines(look: ColumnLook, options: Sequence[ScoreColumns], known: bool = False) -> list[str]:
+    """Return the lines that read a file, at least one for each of the scores it may hold.
+
+    Args:
+        known: the scores are known, and need not be named but for the order of their classes.
+    """
+    out: list[str] = []
+    for scores in options:
+        if scores.table.shape[1] > 1:
+            out += _of_classes(look, scores, known)
+        else:
+            out += _of_one(look, scores)
+    return list(dict.fromkeys(line.strip() for line in out if line.strip()))
+
+
+def candidates(look: ColumnLook) -> list[ScoreColumns]:
+    """Return what may be the scores: lists, columns called by the values of a column, shares, or other fractions."""
+    contents = look.contents
+    arrays = contents.arrays
+    wide = [name for name, array in arrays.items() if may_be_table(name, array, contents)]
+    if wide:
+        return [
+            ScoreColumns(f"--scores {shlex.quote(name)}", _table(arrays[name]), contents.classes.get(name), [name])
+            for name in wide
+        ]
+    for values in look.groups.values():
+        own = [name for name in look.cells if name in values and not is_number(name)]
+        table = column_evidence.numbers(arrays, own) if len(own) > 1 else None
+        if table is not None and len(own) == len(values):
+            return [ScoreColumns(f"--scores {shlex.quote(','.join(own))}", table, own, own)]
+    names = _by_number([*look.shares])
+    if len(names) > 1:
+        table = np.column_stack([look.shares[name] for name in names])
+        if column_evidence.are_probabilities(table):
+            return [ScoreColumns(f"--scores {shlex.quote(','.join(names))}", table, None, names)]
+    if names:
+        return [ScoreColumns(f"--scores {shlex.quote(n)}", v[:, None], None, [n]) for n, v in look.shares.items()]
+    percent = [name for name in look.cells if _percents(name, look.cells[name])]
+    if percent:
+        tables = [np.array([float(cell) for cell in look.cells[name]])[:, None] / 100 for name in percent]
+        return [
+            ScoreColumns(f"--scores {shlex.quote(name)} --out-of percent", one, None, [name])
+            for name, one in zip(percent, tables, strict=True)
+        ]
+    fractions = [name for name, cells in look.cells.items() if _fractions(cells)]
+    if len(fractions) != 1 or len(_by_name(look, [*look.groups])) != 1:
+        return []
+    raw = np.array([float(cell) for cell in look.cells[fractions[0]]])
+    return [ScoreColumns(f"--scores {shlex.quote(fractions[0])}", raw[:, None], None, fractions)]
+
+
+def _of_classes(look: ColumnLook, scores: ScoreColumns, known: bool) -> list[str]:
+    """Return the lines for scores of each class."""
+    k = scores.table.shape[1]
+    falling = np.argsort(-scores.table.mean(axis=0), kind="stable")
+    if column_evidence.ranked(scores.table[:, falling]):  # the largest of each row are of no class
+        return []
+    free = {name: values for name, values in look.groups.items() if name not in scores.names}
+    classes = [*(scores.classes or ())]
+    proved = {
+        name: order
+        for name in free
+        if not classes and (order := column_evidence.order_of(look.cells[name], scores.table))
+    }
+    order = next(iter(proved.values()), list[str]())
+    option = "" if known and not order else scores.option
+    if order and all(map(is_number, order)):
+        if len(scores.names) == k:
+            names = [name for _, name in sorted(zip(map(float, order), scores.names, strict=True))]
+            option = "" if known and names == [*scores.names] else f"--scores {shlex.quote(','.join(names))}"
+    elif order:
+        option += f" --classes {shlex.quote(','.join(order))}"
+    of = {*(order or classes)} or {str(i) for i in range(k)}
+    called = classes or [str(i) for i in range(k)]
+    predicted = {n for n in free if n in proved or column_evidence.is_prediction(look.cells[n], scores.table, called)}
+    verdict = {"0", "1"} if k > 2 else set[str]()
+    fits = [n for n, v in free.items() if n not in predicted and v <= of and not v <= verdict]
+    if not fits and not classes:  # names, as many as there are columns
+        fits = [n for n, v in free.items() if n not in predicted and len(v) == k and not any(map(is_number, v))]
+    if known:
+        return [f"{option} --labels {shlex.quote(name)}" for name in fits]
+    by_name = [n for n in _by_name(look, [n for n in look.cells if n not in predicted]) if len(free.get(n, of)) <= k]
+    return [f"{option} --labels {shlex.quote(name)}" for name in by_name or fits] or [option]
+
+
+def _of_one(look: ColumnLook, scores: ScoreColumns) -> list[str]:
+    """Return the lines for one score a row: the probability of a class, or the confidence in a prediction."""
+    own, score = scores.names[0], scores.table[:, 0]
+    inside = bool(((score >= 0) & (score <= 1)).all())
+    free = {name: values for name, values in look.groups.items() if name != own}
+    two = {n: v for n, v in free.items() if len(v) == 2}
+    events = {n: column_evidence.event_of(score, look.cells[n]) for n in two}
+    predicted = [n for n, event in events.items() if event]
+    labels = _by_name(look, [n for n in look.cells if n not in predicted and n != own])
+    out: list[str] = []
+    low = bool(score.min() < 0.5) or not inside
+    unnamed = [n for n in two if n not in predicted]
+    candidates = [n for n in labels if n in two] or ([] if labels else [n for n in unnamed if own in n] or unnamed)
+    guesses = [n for n in free if n not in labels and n in roles.PREDICTED]
+    if low and not (guesses and not predicted):
+        for name in candidates:
+            words = two[name]
+            event = next((events[n] for n in predicted if two[n] == words), "")
+            said = f" --event {shlex.quote(event)}" if event else ""
+            out.append(f"{scores.option} --labels {shlex.quote(name)}{said}")
+    if inside and not predicted and scores.option:
+        confidence = scores.option.replace("--scores", "--confidence").replace("--out-of", "--confidence-scale")
+        pairs = [
+            pair for pair in _pairs(look, free) if own in roles.CONFIDENCE or score.min() >= 1 / len(free[pair[0]])
+        ]
+        out += [f"{confidence} --predicted {shlex.quote(a)} --labels {shlex.quote(b)}" for a, b in pairs]
+        if not pairs and not labels and not (low and out):
+            out += [f"{confidence} --correct {shlex.quote(name)}" for name in _verdicts(look, two)]
+    return out or ([] if predicted else [scores.option])
+
+
+def _pairs(look: ColumnLook, free: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """Return the pairs of a column of predictions and one of labels: two that share most of their values."""
+    names = [*free]
+    out: list[tuple[str, str]] = []
+    for i, a in enumerate(names):
+        for b in names[i + 1 :]:
+            common = len(free[a] & free[b])
+            if 2 * common > max(len(free[a]), len(free[b])) and look.cells[a] != look.cells[b]:
+                first = (
+                    b in roles.PREDICTED
+                    or (a not in roles.PREDICTED and normal(b) == "label")
+                    or _labels(a) > _labels(b)
+                )
+                out.append((b, a) if first else (a, b))
+    named = [pair for pair in out if pair[0] in roles.PREDICTED or _labels(pair[1])]
+    return (named or out)[:LINES]
+
+
+def _by_number(names: Sequence[str]) -> list[str]:
+    """Return names that differ in their numbers alone in the order of these."""
+    parts = [re.split(r"(\d+)", name) for name in names]
+    if len({tuple(part[::2]) for part in parts}) > 1:
+        return [*names]
+    return [name for _, name in sorted(zip(([int(n) for n in part[1::2]] for part in parts), names, strict=True))]
+
+
+def _labels(name: str) -> int:
+    return 2 * (normal(name) in roles.LABELS.names) + (normal(name) in roles.LABELS.weak)
+
+
+def _verdicts(look: ColumnLook, two: Mapping[str, set[str]]) -> list[str]:
+    """Return the columns that say whether predictions were right: those of the plainest words, each content once."""
+    for words in VERDICTS:
+        found = [name for name, values in two.items() if {value.lower() for value in values} == words]
+        if found:
+            return [n for i, n in enumerate(found) if all(look.cells[n] != look.cells[m] for m in found[:i])]
+    return []
+
+
+def _by_name(look: ColumnLook, names: Sequence[str]) -> list[str]:
+    """Return the columns that a label's name gives away, or a word in it."""
+    for known in (roles.LABELS.names, roles.LABELS.weak):
+        if found := [name for name in names if normal(name) in known]:
+            return found
+    words = {word for word in roles.LABELS.all if len(word) > 1}
+    return [n for n in names if words & {*re.split(r"[^a-z0-9]+", normal(n).replace("_", " "))} and n in look.groups]
+
+
+def _follows(look: ColumnLook, name: str, score: Floats) -> bool:
+    return len(look.groups[name]) == 2 and bool(column_evidence.event_of(score, look.cells[name]))
+
+
+def may_be_table(name: str, array: Named, contents: FileContents) -> bool:
+    """Return whether an array may be scores of classes: rows of one length, and not the log-probabilities of the tokens
+    of a text.
+    """
+    wide = len(array.shape) == 2 and array.shape[1] > 1 and array.dtype.kind == "f"
+    return wide and name not in contents.ragged and "token" not in name.lower()
+
+
+def _table(array: Named) -> Floats:
+    return np.asarray(column_evidence.sample(array), np.float64)
+
+
+def _fractions(cells: Sequence[str]) -> bool:
+    return all(map(is_number, cells)) and any(float(cell) % 1 for cell in cells)
+
+
+def _percents(name: str, cells: Sequence[str]) -> bool:
+    """Return whether the cells are numbers in [0, 100] under a name that says that they are confidences."""
+    if not (any(word in name.lower() for word in PERCENT) and all(map(is_number, cells))):
+        return False
+    values = np.array([float(cell) for cell in cells])
+    return bool(((values >= 0) & (values <= 100)).all()) and len({*cells}) > 2
