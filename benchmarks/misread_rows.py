@@ -103,7 +103,7 @@ def told(z: Array, y: Array) -> bool:
         if "unrelated" not in error.problem:
             raise
         return True
-    return bool(found.facts["unrelated"])
+    return found.record.unrelated
 
 
 def log(folder: Path, z: Array, y: Array, failed: Sequence[int]) -> Path:

@@ -245,8 +245,8 @@ def test_logits_have_no_probabilities_to_raise() -> None:
 
 def test_true_is_the_smallest_cut() -> None:
     p, labels = votes(100, 2, 1)
-    assert calibcli.from_arrays(p, labels, clip=True).facts["clip"] == 1e-15
-    assert calibcli.from_arrays(p, labels, clip=False).facts["clip"] == 0
+    assert calibcli.from_arrays(p, labels, clip=True).record.clip == 1e-15
+    assert calibcli.from_arrays(p, labels, clip=False).record.clip == 0
     with pytest.raises(UsageError, match="out of range"):
         calibcli.from_arrays(p, labels, clip=0.9)
 

@@ -44,7 +44,7 @@ def test_lm_eval(tmp_path: Path, target: str) -> None:
     found = calibcli.read(save(tmp_path / "a.jsonl", written.lm_eval(ASKED, target=target)))
     labelled(found, ASKED)
     scored(found, [q.scores for q in ASKED])
-    assert found.facts["evaluation"]["scores are"].endswith("(--lm-norm sum)")
+    assert found.record.evaluation["scores are"].endswith("(--lm-norm sum)")
     assert any("3 to 5 choices" in note for note in found.notes)
 
 
@@ -62,7 +62,7 @@ def test_the_normalisations_are_those_of_the_harness(tmp_path: Path, norm: str, 
     }
     scored(found, [own[norm](i, q) for i, q in enumerate(ASKED)])
     labelled(found, ASKED)
-    assert f"--lm-norm {norm}" in found.facts["evaluation"]["scores are"]
+    assert f"--lm-norm {norm}" in found.record.evaluation["scores are"]
 
 
 def test_choices_that_begin_with_a_space_of_their_own(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_inspect(tmp_path: Path, name: str, make: Callable[[Any], bytes]) -> Non
     assert found.ids.tolist() == [f"q{i}" for i in range(len(ASKED))]
     assert found.slices["metadata.subject"][1] == written.SUBJECTS[1]
     assert found.classes == list(LETTERS)
-    assert float(found.facts["evaluation"]["mass on the choices"]) == pytest.approx(0.97, abs=1e-4)
+    assert float(found.record.evaluation["mass on the choices"]) == pytest.approx(0.97, abs=1e-4)
 
 
 def test_correct_is_not_the_third_choice(tmp_path: Path) -> None:
@@ -321,8 +321,8 @@ def test_chats(tmp_path: Path, make: Callable[[Any], list[dict[str, Any]]]) -> N
     scored(found, [[s / 5 for s in q.scores] for q in EVEN], 1e-6)
     own = save(tmp_path / "own.jsonl", [row | {"logprobs": 0.5} for row in make(EVEN)])  # a key of the user's own
     np.testing.assert_array_equal(calibcli.read(own, choices="A,B,C,D").logits, found.logits)
-    assert found.facts["evaluation"]["mass on the choices"] == "0.9700"
-    assert found.facts["evaluation"]["rows with a censored choice"] == "0.0000"
+    assert found.record.evaluation["mass on the choices"] == "0.9700"
+    assert found.record.evaluation["rows with a censored choice"] == "0.0000"
     with pytest.raises(InputError, match="does not say which of them are the choices") as error:
         calibcli.read(path)
     assert "--choices A,B,C,D" in error.value.fix
@@ -357,7 +357,7 @@ def test_a_choice_that_is_not_listed_is_an_upper_bound(tmp_path: Path) -> None:
     z = found.logits[3] - found.logits[3].max()
     whole = {letter: math.log(math.exp(a) + math.exp(b)) for letter, a, b in _pairs(many[3])}
     assert z[lost[0]] == pytest.approx(min(kept) - max(v for k, v in whole.items() if k != LETTERS[lost[0]]), abs=1e-6)
-    assert found.facts["evaluation"]["rows with a censored choice"] == "0.0100"
+    assert found.record.evaluation["rows with a censored choice"] == "0.0100"
     assert any("an upper bound" in note for note in found.notes)
     lose(50)
     path = save(tmp_path / "b.jsonl", rows)
@@ -406,7 +406,7 @@ def test_a_guess_has_as_many_choices_as_its_row(tmp_path: Path) -> None:
     assert f"worse than that of a guess ({even:.3g})" in found.facts["headline"]
     (tmp_path / "three.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[::3]))
     tasks = calibcli.read([path, tmp_path / "three.jsonl"], tasks=True)
-    assert tasks.facts["guess_nll"] == pytest.approx((900 * even + 300 * math.log(3)) / 1200)
+    assert tasks.record.guess_nll == pytest.approx((900 * even + 300 * math.log(3)) / 1200)
 
 
 def _pairs(q: Question) -> list[tuple[str, float, float]]:

@@ -321,7 +321,7 @@ def test_a_folder_of_save_to_disk(tmp_path: Path, parts: int) -> None:
     assert found.labels.tolist() == [q.right for q in EVEN]
     np.testing.assert_array_equal(found.logits, np.array([q.scores for q in EVEN]))
     assert found.classes == list("wxyz")
-    assert len(found.facts["files"]) == parts
+    assert len(found.record.files) == parts
 
 
 def test_folders_that_are_no_data_set(tmp_path: Path) -> None:

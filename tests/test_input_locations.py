@@ -56,7 +56,7 @@ def test_what_stands_for_parts(form: str, folder: Path) -> None:
         found = calibcli.read(path)
         assert found.n == N
         assert calibcli.measure(found, "ece")["ece"].value == pytest.approx(wanted(), abs=1e-12)
-        assert len(found.facts["files"]) == 3
+        assert len(found.record.files) == 3
     assert calibcli.Accumulator().update(text).result("ece")["ece"].value == pytest.approx(wanted(), abs=1e-12)
 
 
@@ -201,7 +201,7 @@ def test_parts_on_s3(form: str, bucket: tuple[str, str, list[str]]) -> None:
     for path in (f"{address}{form}?{options}", Path(f"{address}{form}?{options}")):
         found = calibcli.read(path)
         assert calibcli.measure(found, "ece")["ece"].value == pytest.approx(expected, abs=1e-12)
-        assert [f["path"][:5] for f in found.facts["files"]] == ["s3://"] * (1 if one else 3)
+        assert [f["path"][:5] for f in found.record.files] == ["s3://"] * (1 if one else 3)
     assert asked
 
 

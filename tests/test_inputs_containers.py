@@ -62,7 +62,7 @@ def test_safetensors_whose_header_length_looks_like_a_pickle(name: str, length: 
     Path(name).write_bytes(tensors(about, length, Z.tobytes() + Y.tobytes()))
     found = recorded_outputs.read(name)
     np.testing.assert_array_equal(found.logits, Z)
-    assert found.facts["format"] == "safetensors"
+    assert found.record.format == "safetensors"
 
 
 @pytest.mark.regression("1.3")

@@ -33,7 +33,7 @@ from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.scores import left_out
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, GatheredParts, columns, columns_by, rows_by
 from calibcli.scores.likelihood import log_softmax
-from calibcli.scores.predictions import Ints, Predictions, Progress
+from calibcli.scores.predictions import OUTCOMES, Ints, Predictions, Progress
 
 # Tables of the top k and of every class.
 
@@ -299,7 +299,7 @@ def of_columns(
     if options.top_k and measured.condensed:
         raise UsageError(f"--top-k needs the scores of {measured.condensed:,} rows again", "measure some of them")
     sample = Sample.of(measured, predictions, options.seed)
-    estimates = metrics.estimates(sample, choices, level=options.level)
+    estimates = metrics.estimates(sample, choices, level=options.level) + _without_confidence(predictions, options)
     if measured.condensed:
         from calibcli.metrics._histogram_error import stated
 
@@ -439,6 +439,8 @@ def chosen(predictions: Predictions, options: ReportOptions, usual: Sequence[str
     top_only, defaults = predictions.top_only, {"bins": options.bins, "edges": options.edges}
     usual = usual or (("few",) if options.few else ("default",))
     specs = metrics.known(usual, top_only) if options.specs is None else options.specs
+    if top_only == "outcomes":
+        specs = [spec for spec in specs if not reads_more(spec, predictions.k)] or specs  # of them alone: refused
     asked, choices = metrics.choose(specs, predictions.k, top_only), []
     if not any(defaults.values()):
         return asked
@@ -447,6 +449,20 @@ def chosen(predictions: Predictions, options: ReportOptions, usual: Sequence[str
         filled = METRICS.choose(choice.name, **{o: v for o, v in defaults.items() if o not in given})
         choices.append(Choice(filled.entry, {**filled.options, **given}))
     return list({choice.spec: choice for choice in choices}.values())
+
+
+def reads_more(spec: str, k: int) -> bool:
+    """Return whether a metric reads more of a row than whether its prediction was right."""
+    return any(choice.traits.reads for choice in metrics.choose([spec], k))
+
+
+def _without_confidence(predictions: Predictions, options: ReportOptions) -> list[Estimate]:
+    """Return the metrics that were asked for and that outcomes alone do not give, without a value."""
+    if predictions.top_only != "outcomes" or options.specs is None:
+        return []
+    specs = [spec for spec in options.specs if reads_more(spec, predictions.k)]
+    asked = metrics.choose(specs, predictions.k)
+    return [Estimate(name=choice.spec, value=None, n=predictions.n, reason=OUTCOMES[0]) for choice in asked]
 
 
 def _measured(predictions: Predictions, options: ReportOptions, where: Scope) -> tuple[Sample, list[Estimate]]:

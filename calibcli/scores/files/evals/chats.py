@@ -350,7 +350,9 @@ def _proposed(rows: Sequence[Mapping[str, Any]], label: str) -> str:
     ]
     common = sorted(set.intersection(*listed) - {""}) if listed else []
     known = sorted({str(row.get(label, "")).strip() for row in rows} - {""})
-    names = known if known and not {*known} <= {*common[:PROPOSED]} else common
+    names = (
+        known if known and {*known} <= set.union(set(), *listed) and not {*known} <= {*common[:PROPOSED]} else common
+    )
     fit = 1 < len(names) <= PROPOSED and not any("," in name for name in names)
     line = f"--choices {shlex.quote(','.join(names))}" if fit else "--choices A,B,C,D"
     return line if label else f"{line} --labels FILE"

@@ -97,7 +97,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
     if (status := _text(header, "status")) not in ("success", ""):
         notes.append(f"the evaluation ended with status '{status}': {number:,} samples were logged")
     if log.failed:
-        notes.append(f"{log.failed:,} samples failed: left out")
+        notes.append(f"{log.failed:,} samples failed: left out (--missing says what they count as)")
     if not (log.scores or log.letters.censored):
         why = f"the {number:,} samples of {source.name} (Inspect, task '{task}') hold no log-probabilities of choices"
         why += f" ({'; '.join(notes)})" if notes else ""
