@@ -516,7 +516,11 @@ Group = tuple[Sequence[str], Sequence[str], str]
 
 
 def grouped(
-    contents: Sequence[FileContents], wanted: str | None, where: Sequence[str], labels: str | None = None
+    contents: Sequence[FileContents],
+    wanted: str | None,
+    where: Sequence[str],
+    labels: str | None = None,
+    sure: bool = False,
 ) -> list[FileContents]:
     """Join the score columns of a table into one array if they can be recognised, and choose its labels where values
     say which column they are; else return the table unchanged.
@@ -526,6 +530,7 @@ def grouped(
         wanted: `--scores`: several columns by comma are the scores in this order; or what the names of a family share.
         where: names of the files.
         labels: `--labels`: several columns by comma are one array (N, L).
+        sure: the user said what kind of scores they are.
 
     Raises:
         InputError: a column that was asked for, or that another file has, is not there, or holds no numbers; or there
@@ -550,7 +555,7 @@ def grouped(
     else:
         group = _only_family(contents, where[0])
     joined = [*contents] if group is None else [_joined(c, group, f, wanted or "") for c, f in zip(contents, where)]
-    return joined if labels else _with_labels(joined, wanted, where)
+    return joined if labels else _with_labels(joined, wanted, where, sure)
 
 
 def _by_class(contents: FileContents, where: str) -> FileContents:
@@ -751,7 +756,7 @@ def _by_values(contents: FileContents) -> list[Group]:
     texts = {n: c for n, c in cells.items() if not any(map(is_number, c))}
     words = [w for c in texts.values() if 1 < len(w := column_evidence.classes_in(c)) <= len(columns)]
     numbered = [group for group in _numbered([*columns], any_word=True) if _are_shares(columns, group[0])]
-    if len(numbered) > 1 or any(contents.members or group[2] == "" for group in numbered):
+    if len(numbered) > 1 or any(contents.members or group[0][0] == "0" for group in numbered):
         return numbered
     named = [(own, own) for names in words if len(own := [name for name in columns if name in names]) > 1]
     named += [(family, names) for names in words for family in column_evidence.families(list(columns), names)]
@@ -813,7 +818,9 @@ def groups_of(own: Sequence[str], labels: Sequence[str], contents: FileContents)
     return _by_labels(own, labels, contents) or _numbered(own) or _named(own, labels)
 
 
-def _with_labels(contents: Sequence[FileContents], wanted: str | None, where: Sequence[str]) -> list[FileContents]:
+def _with_labels(
+    contents: Sequence[FileContents], wanted: str | None, where: Sequence[str], sure: bool
+) -> list[FileContents]:
     """Choose the labels of a table where no name does: the one column of classes that is not the prediction, or the
     one-hot columns of the classes.
 
@@ -833,7 +840,7 @@ def _with_labels(contents: Sequence[FileContents], wanted: str | None, where: Se
     if array is None or first.labels:
         return [*contents]
     if array.shape[1:] in ((), (1,)):
-        return _with_labels_of_one(contents, name, array, where)
+        return _with_labels_of_one(contents, name, array, where, sure)
     if len(array.shape) != 2:
         return [*contents]
     labels = [one for one in label_candidates(first.arrays) if one != name]
@@ -900,7 +907,7 @@ def _with_labels_of_numbers(
 
 
 def _with_labels_of_one(
-    contents: Sequence[FileContents], name: str, array: Named, where: Sequence[str]
+    contents: Sequence[FileContents], name: str, array: Named, where: Sequence[str], sure: bool
 ) -> list[FileContents]:
     """Choose the labels of one score a row: the one column of two names that does not follow from the score.
 
@@ -913,7 +920,7 @@ def _with_labels_of_one(
         return [*contents]
     free = {n: values for n, values in look.groups.items() if n != name}
     named = label_candidates([n for n in first.arrays if n != name])
-    if named and named[0] in free:
+    if named and named[0] in free and not sure:
         same = [n for n, values in free.items() if n != named[0] and values == free[named[0]]]
         if same and name in look.shares and float(score.min()) >= 1 / len(free[named[0]]):
             own = [one for one in lines_of_options.candidates(look) if name in one.names]

@@ -218,7 +218,9 @@ def predictions(
         return tasks.join_tasks(parts, names)
     if len(contents) > 1 and not reading.shards:
         tasks.refuse_several(_task(c, s) for c, s in zip(contents, sources))
-    contents = array_names.grouped(contents, reading.scores, [s.name for s in sources], reading.labels)
+    names = [s.name for s in sources]
+    sure = bool(reading.kind or reading.confidence or reading.correct or reading.predicted)
+    contents = array_names.grouped(contents, reading.scores, names, reading.labels, sure)
     first = contents[0]
     alone = (
         reading.confidence
