@@ -299,6 +299,11 @@ def _(folder: Path, n: int) -> Work:
     return ["check", saved(folder / "a.npz", n), "--max", "ece=0.5"]
 
 
+@grows("init", "rows", 100_000, 400_000, 1_600_000, beside="10 classes", limit=SORTED, mb=450)
+def _(folder: Path, n: int) -> Work:
+    return ["init", saved(folder / "a.npz", n), "--save", str(folder / "calib.toml"), "--update"]
+
+
 def _gated(limit: float) -> Callable[[Path, int], Work]:
     def make(folder: Path, count: int) -> Work:
         path = saved(folder / "a.npz", 200 * count, site=values(200 * count, count))
