@@ -105,6 +105,7 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
     called = {
         "measure": calibcli.measure(path, None, "ece")["ece"] == calibcli.measure(z, y, "ece")["ece"],
         "check": calibcli.check(path, max={"ece": 0.9}).passed,
+        "init": calibcli.init(path, save=tmp_path / "calib.toml").command == "init",
         "plan": calibcli.plan(min={"accuracy": 0.85}).estimates[0].value > 1000,
         "compare": calibcli.compare(path, calibcli.read(path), metrics=["nll"], names=["a", "b"])["nll", "b - a"].value
         == 0,

@@ -74,7 +74,10 @@ def test_provenance(tmp_path: Path) -> None:
     p = recorded_outputs.read(tmp_path / "z.npy")
     same(p)
     files = [{"path": str(path), "sha256": sha256(path)} for path in (tmp_path / "z.npy", tmp_path / "z.labels.npy")]
-    assert recorded_outputs.provenance(p) == files
+    (first, second) = recorded_outputs.provenance(p)
+    read = first.pop("read")
+    assert [first, second] == files
+    assert (read["scores"], read["kind"], read["rows"]) == ("z", "logits", len(Y))
     assert p.sha256 == files[0]["sha256"]
 
 

@@ -79,7 +79,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table("words.csv", "id,pred,label", ids, predicted, names)
     table("top.csv", "confidence,label", p.max(axis=1), y)
     table("nohead.csv", "0.1,0.7,0.2,1", *np.round(p, 3).T, y)
-    table("comma.csv", "prob;label", np.array([f"{v:.3f}".replace(".", ",") for v in q]), two, cut=";")
     table("groups.csv", "p_cat,p_dog,p_eel,answer", *np.round(p, 5).T, names)
     table("columns.csv", "cat,dog,eel,best", *np.round(z, 5).T, names)
     table("mf.csv", "prob,label", q, np.where(two == 1, "m", "f"))
@@ -151,7 +150,6 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "log-probabilities called probs": ("metrics log.npz", ""),
     "masked logits": ("metrics states.npz", ""),
     "no header": ("metrics nohead.csv", ""),
-    "decimal commas in a table": ("metrics comma.csv", "decimal point"),
     "columns of classes": ("metrics columns.csv", ""),
     "the top class alone": ("metrics top.csv", "every class"),
     "confidence out of a hundred": ("metrics percent.csv", ""),

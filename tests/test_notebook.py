@@ -155,12 +155,13 @@ class TestWords:
         ("call", "said"),
         [
             (lambda: calibcli.measure(Z, Y + 1), None),
-            (lambda: calibcli.measure([[0.5, 0.6], [0.1, 0.2]], [0, 1]), "multilabel=True; logits that happen"),
+            (lambda: calibcli.measure([[0.5, 0.6], [0.1, 0.2]], [0, 1]), "multilabel=True; of some of the answers"),
+            (lambda: calibcli.measure([[0.5, 0.6], [0.1, 0.2]], [0, 1]), "out_of='sum'; logits that happen to"),
             (lambda: calibcli.measure([[0.5, 0.6], [0.1, 0.2]], [0, 1]), "lie there: kind='logits'"),
             (lambda: calibcli.measure([[np.nan, 0.6], [0.1, 0.2]], [0, 1]), "drop_nonfinite=True"),
             (lambda: calibcli.fit_scaler(Z, Y, by={"ink": FILE["ink"]}), "by="),
         ],
-        ids=["labels", "flag", "kind", "nan", "by"],
+        ids=["labels", "flag", "total", "kind", "nan", "by"],
     )  # fmt: skip
     def test_python_reads_keywords(self, call, said) -> None:  # type: ignore[no-untyped-def]
         with pytest.raises(CalibError) as caught:
@@ -189,7 +190,7 @@ class TestWords:
             ("--by splits them", "by= splits them"),
             ("(--clip makes it finite)", "(clip=True makes it finite)"),
             ("--classes cat,dog, or names", "classes='cat,dog', or names"),
-            ("--lm-norm sum", "lm_norm= sum"),
+            ("--lm-norm sum", "lm_norm='sum'"),
             ("--test FILE", "--test FILE"),
             ("a -- b", "a -- b"),
         ],
@@ -224,6 +225,8 @@ SHAPES = """check_fit_score_takes_y check_estimators_overwrite_params check_esti
 OURS = """check_complex_data check_dtype_object check_estimators_empty_data_messages check_estimators_nan_inf
     check_estimator_sparse_tag check_estimator_sparse_array check_estimator_sparse_matrix check_supervised_y_no_nan
     check_classifiers_regression_target check_n_features_in_after_fitting check_all_zero_sample_weights_error"""
+VOTES = """check_classifier_data_not_an_array check_estimators_dtypes check_sample_weights_not_an_array
+    check_sample_weights_not_overwritten check_sample_weights_pandas_series check_sample_weights_shape"""
 
 
 class TestScikitLearn:
@@ -248,6 +251,7 @@ class TestScikitLearn:
 
         expected = dict.fromkeys(SHAPES.split(), "features are not scores: their columns are not the classes")
         expected |= dict.fromkeys(OURS.split(), "refused with calib's own error, which is no ValueError")
+        expected |= dict.fromkeys(VOTES.split(), "scores that are whole numbers may be votes, and are refused")
         found = check_estimator(calibcli.Calibrator(), expected_failed_checks=expected, on_fail=None)
         assert {one["check_name"] for one in found if one["status"] == "failed"} == set()
         assert sum(one["status"] == "passed" for one in found) > 20

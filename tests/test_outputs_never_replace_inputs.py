@@ -25,6 +25,8 @@ SUFFIX = {
     "merge --save": ".npz",
     "metrics --partial": ".npz",
     "check --save-baseline": ".json",
+    "init --save": ".toml",
+    "init --workflow": ".yml",
 }
 FOLDERS = {"demo --save", "export --save", "fit --save", "scale --save", "study --save"}
 """What is, or may be, a folder: tests of its own below."""
@@ -39,7 +41,12 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         ("--config {config}", ("config",)),
         ("{result} --max ece=0.2", ("input",)),
     ],
-    "compare": [("{test} {validation}", ("inputs",)), ("{base} {result}", ("inputs",))],
+    "init": [("{test} --save {folder}/free.toml", ("file",))],
+    "compare": [
+        ("{test} {validation}", ("inputs",)),
+        ("{base} {result}", ("inputs",)),
+        ("{test} {validation} --config {config}", ("config",)),
+    ],
     "report": [("{base} {result}", ("results",))],
     "plan": [("--max ece=0.02 --from {validation}", ("pilot",))],
     "watch": [
@@ -195,6 +202,7 @@ SETS = {
     "slices": ("parts", "", "--by ink --shards"),
     "ood": ("parts", "{validation}", "--shards"),
     "inspect": ("parts", "", ""),
+    "init": ("", "", ""),
 }
 ALONE = {"plan", "ood", "inspect", "compare"}
 """Commands that take one file, or one name of several, where the set stands."""

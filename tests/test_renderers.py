@@ -21,6 +21,7 @@ from calibcli.render.formats import table
 FOLDER = Path(render.__file__).parent
 ALLOWED = {
     ("table_contents.py", "accuracy"): "a column of bins.csv, whose names are a format",
+    ("formats/toml.py", "inspect"): "the command whose result is `[data]`, how a file was read",
     ("formats/table.py", "accuracy"): "the axis of a diagram of the predicted class, whose columns have shorter heads",
 }
 """(file, word): why a renderer may compare with the name of a command or of a metric."""

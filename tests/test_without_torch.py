@@ -32,6 +32,7 @@ RUN = [
     "list metrics",
     "list temperature",
     f"inspect {TEST}",
+    f"init {TEST} --save new.toml",
     f"inspect {SAMPLES / 'model.safetensors'}",
     "export map.safetensors --to json -o map.json",
     f"export map.safetensors --to card --data {TEST} -o card.md",

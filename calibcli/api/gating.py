@@ -265,7 +265,7 @@ def plan(
 
 @spread
 def init(
-    scores: str | Path,
+    file: str | Path,
     /,
     *,
     metrics: Sequence[str] = ("ece", "accuracy"),
@@ -277,7 +277,8 @@ def init(
 ) -> Result:
     """Write a calib.toml for a file: how it was read, pinned, and rules at the bounds of today's numbers.
 
-    `check` and `watch` hold to the reading: where a later file is read otherwise, no rule is judged.
+    `check` and `watch` hold to the reading: where a later file is read otherwise, no rule is judged. Ours: what a
+    reading consists of. Limits are in the units of their metrics (`calib list metrics`).
 
     >>> found = calibcli.init("sample_data/test.npz", save=folder / "calib.toml")
     >>> print((folder / "calib.toml").read_text().split("[data]")[1].splitlines()[2])
@@ -286,7 +287,7 @@ def init(
     'pass'
 
     Args:
-        scores: a file, as `check` takes it.  metrics: that rules are proposed for.
+        file: scores with labels, as `check` takes them.  metrics: that rules are proposed for.
         save: the configuration.  update: replace only `[data]` of one that is there, and keep its rules.
         workflow: a file for a workflow of GitHub that runs the gate.
         progress: called with (fraction, text).  how: how the file is read, see `read`.
@@ -306,10 +307,10 @@ def init(
     if old and not update:
         fix = f"replace how the file is read in it, and keep its rules: --update; or write another: --save {save}.new"
         raise UsageError(f"{save} is there already", fix)
-    rows = given(init, scores, None, how, progress, whole=True)
+    rows = given(init, file, None, how, progress, whole=True)
     measured = measure(rows, None, *metrics)
     entries = recorded_outputs.provenance(rows)
-    read, path = entries[0]["read"], proposal.relative(str(scores), configuration.parent)
+    read, path = entries[0]["read"], proposal.relative(str(file), configuration.parent)
     proposed, notes = proposal.rules(measured.estimates), [*rows.notes]
     if old:
         before = config_file.of_text(old, configuration)
@@ -320,9 +321,8 @@ def init(
         text = proposal.text(read, path, proposed)
     files = {"configuration": configuration, **({} if workflow is None else {"workflow": target(Path(workflow))})}
     texts = {"configuration": text, "workflow": proposal.workflow(path)}
-    for role, file in files.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic(file) as temporary:
+    for role, written in files.items():
+        with atomic(written) as temporary:
             temporary.write_text(texts[role], encoding="utf-8")
     table = Table(
         name="rules",
@@ -338,7 +338,7 @@ def init(
         tables=[table],
         notes=notes,
         facts={"n": rows.n, **rows.problem.facts},
-        artefacts={role: str(file) for role, file in files.items()},
+        artefacts={role: str(written) for role, written in files.items()},
         provenance={"inputs": entries, "seed": 0},
     )
     return headed(result)

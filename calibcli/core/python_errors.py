@@ -36,6 +36,8 @@ CHOICES = {
     "sampling",
     "drop",
     "wrong",
+    "sum",
+    "percent",
 }
 LIMITS = ("max", "min", "margin")
 NAMED = ("to", "event", "confidence")  # options that are always followed by a value, never by prose

@@ -391,7 +391,7 @@ def read_pinned(path: str | Path, own: Mapping[str, Any], config_path: str | Pat
     Raises:
         InputError: they are refused, or read otherwise.
     """
-    settings = config.load(Path(config_path), rules=False)
+    settings = config.load(Path(config_path))
     rows = read_scores(path, reading(own, settings), (), settings, own)
     if text := otherwise(settings, described(rows)):
         raise InputError(f"{path}: {text.partition(': mend')[0]}", f"mend the export, or calib init {path} --update")

@@ -145,7 +145,7 @@ def _odd_texts(
     names = {spelled for name in classes for spelled in (name, _plain(name))}
     odd = {text for text in texts if text not in names and _plain(text) not in names}
     absent = {text for text in odd if text.strip().lower() in ABSENT}
-    unknown, whole = odd - absent, {text: float(text) for text in odd if is_whole(text)}
+    unknown, whole = odd - absent, {text: float(_plain(text)) for text in odd if is_whole(text)}
     if len(odd) == len(texts) and not whole:  # names, and the classes have none: `none` and `na` may be two of them
         plain = {text for text in absent if text.strip().lower() in NO_LABEL}
         absent, unknown = absent if len(texts - plain) > len(numbers) else plain, set()
