@@ -259,6 +259,9 @@ class Predictions:
     def refuse_outcomes(self, what: str) -> None:
         """Refuse rows of which some have no confidence.
 
+        >>> calibcli.from_arrays(logits, labels).refuse_outcomes("ece") is None
+        True
+
         Raises:
             UsageError: they are such rows.
         """
