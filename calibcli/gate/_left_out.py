@@ -43,24 +43,24 @@ def unlimited(choice: Choice[MetricTraits], sample: Sample, left: LeftOut) -> st
     if left.lost and not np.isfinite(_ends(choice, sample)).all():
         return f"without scores {choice.name} has no largest value"
     if rows is not None and statistic.mask is not None:
-        one, other = (np.asarray(mean.mask) for mean in _of_both_labels(choice, rows))
-        if not np.array_equal(one, other):
+        mask, other_mask = (np.asarray(mean.mask) for mean in _of_both_labels(choice, rows))
+        if not np.array_equal(mask, other_mask):
             return f"whether they are among the rows that {choice.name} is of depends on their labels"
     return ""
 
 
 def means(choice: Choice[MetricTraits], sample: Sample, left: LeftOut) -> list[MeanOf]:
     """Return a mean over rows with the smallest, and with the largest value of each row that was left out."""
-    known = choice(sample)
-    assert isinstance(known, MeanOf)
+    statistic = choice(sample)
+    assert isinstance(statistic, MeanOf)
     others = [] if left.rows is None else _of_both_labels(choice, left.rows)
-    ends = [(end, np.broadcast_to(end, known.values.shape)) for end in known.range]
+    ends = [(end, np.broadcast_to(end, statistic.values.shape)) for end in statistic.range]
     least, most = _ends(choice, sample) if left.lost else (0.0, 0.0)
     lost = [np.full(left.lost, value) for value in (least, most)]
     values = np.array([other.values for other in others] or np.empty((1, 0)), np.float64)  # (2, n), or (1, 0) of none
-    own = [values.min(axis=0), values.max(axis=0)]
+    extremes = [values.min(axis=0), values.max(axis=0)]
     whole = _with_rows(sample, left)
-    masks = None if known.mask is None else [known.mask, *(np.asarray(other.mask) for other in others[:1])]
+    masks = None if statistic.mask is None else [statistic.mask, *(np.asarray(other.mask) for other in others[:1])]
     limits: list[Any] = []
     for i, (end, each) in enumerate(ends):
         reach = [np.broadcast_to(other.range[i], other.values.shape) for other in others]
@@ -68,9 +68,9 @@ def means(choice: Choice[MetricTraits], sample: Sample, left: LeftOut) -> list[M
         limits.append(np.concatenate([each, *side, lost[i]]) if isinstance(end, np.ndarray) else end)
     return [
         dataclasses.replace(
-            known,
+            statistic,
             sample=whole,
-            values=np.concatenate([known.values.astype(np.float64), own[i], lost[i]]),
+            values=np.concatenate([statistic.values.astype(np.float64), extremes[i], lost[i]]),
             mask=None if masks is None else np.concatenate(masks),
             ends=(limits[0], limits[1]),
         )
@@ -86,9 +86,9 @@ def error_bounds(
     Rows with scores have the labels that make |Σp - Σy| of their bin smallest, and largest. A row without scores, or of
     its own weight, moves the error by at most its share: (n ECE ± m) / (n + m).
     """
-    known = choice(sample)
-    assert isinstance(known, GapNorm)
-    view, table, total = known.view, known.table, known.view.total
+    statistic = choice(sample)
+    assert isinstance(statistic, GapNorm)
+    view, table, total = statistic.view, statistic.table, statistic.view.total
     tables = [(view, table)] * 2
     apart = float(left.lost if left.weights is None else left.weights.sum())
     if left.rows is not None and (left.rows.weights is not None or view.weights is not None):
@@ -100,10 +100,10 @@ def error_bounds(
         for hit in _extreme_hits(np.asarray(table.weighted_gap) * total, other.p, np.asarray(bins)):
             groups = None if view.groups is None else np.append(view.groups, np.asarray(other.groups))
             p, complement = np.append(view.p, other.p), np.append(view.complement, other.complement)
-            both = dataclasses.replace(view, p=p, complement=complement, hit=np.append(view.hit, hit), groups=groups)
-            tables.append((both, both.width_bins(choice.options["bins"], choice.options["edges"])))
+            merged = dataclasses.replace(view, p=p, complement=complement, hit=np.append(view.hit, hit), groups=groups)
+            tables.append((merged, merged.width_bins(choice.options["bins"], choice.options["edges"])))
     bounds = [table_bounds(*one, alpha=alpha, family=family, method=method) for one in tables]
-    return [_moved(one, at[0].total, sign * apart) for one, at, sign in zip(bounds, tables, (-1, 1))]
+    return [_moved(one, pair[0].total, sign * apart) for one, pair, sign in zip(bounds, tables, (-1, 1))]
 
 
 def _moved(bounds: Bounds, total: float, by: float) -> Bounds:
@@ -165,20 +165,20 @@ def _with_rows(sample: Sample, left: LeftOut) -> Sample:
     """Return the weights and groups of all rows, with those that were left out last."""
 
     def column(name: str) -> Any:
-        own = [getattr(sample.columns, name), *([] if left.rows is None else [getattr(left.rows, name)])]
-        own += [getattr(left, name)] if left.lost else []
-        return None if own[0] is None else np.concatenate(own)
+        parts = [getattr(sample.columns, name), *([] if left.rows is None else [getattr(left.rows, name)])]
+        parts += [getattr(left, name)] if left.lost else []
+        return None if parts[0] is None else np.concatenate(parts)
 
     n = sample.columns.n + (0 if left.rows is None else left.rows.n) + left.lost
-    zeros, of = np.zeros(n, np.int64), sample.columns
+    zeros, sample_columns = np.zeros(n, np.int64), sample.columns
     columns = Columns(
         numbers={},
         correct=zeros > 0,
         predicted=zeros,
         labels=zeros,
-        k=of.k,
+        k=sample_columns.k,
         weights=column("weights"),
-        weight_kind=of.weight_kind,
+        weight_kind=sample_columns.weight_kind,
         groups=column("groups"),
     )
     return Sample.of(columns, None, sample.seed)

@@ -466,11 +466,14 @@ def unshared(
     Args:
         lower: whether smaller values of the metric are better.
     """
-    alone = [np.setdiff1d(np.arange(one.n), at) for one, at in ((new, pairing.new), (base, pairing.base))]
+    alone = [np.setdiff1d(np.arange(one.n), shared) for one, shared in ((new, pairing.new), (base, pairing.base))]
     here, there = map(len, alone)
     if not here + there:
         return None
-    mean, values = delta.mean, [one.column(metric)[at] for one, at in zip((new, base), alone, strict=True)]
+    mean, values = (
+        delta.mean,
+        [one.column(metric)[alone_rows] for one, alone_rows in zip((new, base), alone, strict=True)],
+    )
     (new_low, new_high), (base_low, base_high) = (_possible(one, metric) for one in (new, base))
     low = np.concatenate([mean.values, values[0] - base_high, new_low - values[1]])
     high = np.concatenate([mean.values, values[0] - base_low, new_high - values[1]])

@@ -112,12 +112,12 @@ def _within_limit(rule: LimitRule, alpha: float, source: Source) -> list[Check]:
         part, n = parts[name], sizes[name]
         few = f"{count_text(n, 'row')}, fewer than min_n = {gate.min_n}" if n is not None and n < gate.min_n else ""
         claim = few or source.claim(rule, part, alpha, family)
-        one = _judged(rule, claim, where := source.where(gate, name, part))
+        judged = _judged(rule, claim, where := source.where(gate, name, part))
         left = None if rows is None else rows.left(gate, name)
-        if rows is not None and left is not None and left.counts and one.outcome != "not_run":
+        if rows is not None and left is not None and left.counts and judged.outcome != "not_run":
             cases = rows.cases(rule, part, left, alpha, family)
-            one = _at_both_ends(rule, one, claim, cases, where, left.counts, part.n)
-        checks.append(one)
+            judged = _at_both_ends(rule, judged, claim, cases, where, left.counts, part.n)
+        checks.append(judged)
     return checks
 
 
@@ -357,7 +357,7 @@ def read_scores(
     loose = {**reading, **{key: own.get(key) for key in pinned if key in reading}}
     if os.path.isfile(pinned.get("labels", "")):  # a file of its own, not part of what the input was taken for
         loose["labels"] = pinned["labels"]
-    found, refused = None, None
+    first_read, refused = None, None
     for options in (reading, {**reading, **hints}, loose):
         try:
             rows = _read(path, options, by)
@@ -366,11 +366,11 @@ def read_scores(
             continue
         if not pins.differences(pinned, described(rows)):
             return rows
-        found = found or rows
-    if found is None:
+        first_read = first_read or rows
+    if first_read is None:
         assert refused is not None
         raise refused
-    return found
+    return first_read
 
 
 def _read(path: recorded_outputs.Paths, reading: Mapping[str, Any], by: Sequence[str]) -> Predictions:
@@ -469,8 +469,12 @@ class Baselines:
         if theirs is None or read is None:
             return ""
         then = {name: value for name, value in pins.of_reading(theirs).items() if name in ("classes", "event")}
-        found = pins.differences(then, read)
-        return f"{path} was measured on another reading ({'; '.join(found)}): write the baseline again" if found else ""
+        differences = pins.differences(then, read)
+        return (
+            f"{path} was measured on another reading ({'; '.join(differences)}): write the baseline again"
+            if differences
+            else ""
+        )
 
 
 def kept_rows(result: Result, source: str) -> BaselineRows | None:

@@ -229,9 +229,9 @@ def scores(
     models, pairing = _aligned(inputs, names, choices)
     values = [estimates(m.sample, choices, level=LEVEL) for m in extensions.with_progress(models, lambda m: m.name)]
     compared = [
-        (model, choice, both)
-        for model, own in zip(models[1:], values[1:], strict=True)
-        for choice, *both in zip(choices, values[0], own, strict=True)
+        (model, choice, two_estimates)
+        for model, later_values in zip(models[1:], values[1:], strict=True)
+        for choice, *two_estimates in zip(choices, values[0], later_values, strict=True)
     ]
     each = extensions.with_progress(compared, lambda one: f"difference of {one[1].spec}")
     differences = [difference(models[0], *one) for one in each]
@@ -261,8 +261,8 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
     values = [[r[key] for key in shared] for r in inputs]
     differences = [
         combined(a, b, name, names[0])
-        for name, own in zip(names[1:], values[1:], strict=True)
-        for a, b in zip(values[0], own, strict=True)
+        for name, later_values in zip(names[1:], values[1:], strict=True)
+        for a, b in zip(values[0], later_values, strict=True)
     ]
     notes = ["results are compared as independent: pass the scores of the same rows for paired, narrower intervals"]
     losses = [next(iter(r.facts.get("losses") or []), None) for r in inputs]
@@ -321,7 +321,7 @@ def _result(
         [*row, f"{d.against} is {verdict}" if verdict in ("better", "worse") else verdict]
         for d, (*row, verdict) in zip(differences, verdicts.rows, strict=True)
     ]
-    measured = [[e.name, e.scope, *(own[i].value for own in values)] for i, e in enumerate(values[0])]
+    measured = [[e.name, e.scope, *(model_values[i].value for model_values in values)] for i, e in enumerate(values[0])]
     changes = [d.estimate for d in differences]
     result = Result(
         command="compare",

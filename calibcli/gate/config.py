@@ -438,7 +438,7 @@ def _spec(text: str) -> str:
 
 def _section(table: Any, kind: type, where: str, but: Collection[str] = ()) -> dict[str, Any]:
     """Read the fields of a dataclass from a table, which may not have the keys of `but`."""
-    kinds = {key: of for key, of in get_type_hints(kind, include_extras=True).items() if key not in but}
+    kinds = {key: hint for key, hint in get_type_hints(kind, include_extras=True).items() if key not in but}
     _known(_table(table, where), kinds, where)
     return {key: _value(value, kinds[key], f"{where} {key}") for key, value in table.items()}
 

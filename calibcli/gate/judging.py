@@ -167,7 +167,8 @@ def claim(e: Estimate, alpha: float, far: Estimate, error: float) -> SupportedCl
     low, high = at_level(e, alpha)
     far_low, far_high = at_level(far, error)
     alpha, error = (
-        at if one.level is None else min(at, _error(one.level, one.sided)) for one, at in ((e, alpha), (far, error))
+        wanted if one.level is None else min(wanted, _error(one.level, one.sided))
+        for one, wanted in ((e, alpha), (far, error))
     )
     shown = dataclasses.replace(e, low=low, high=high, level=1 - 2 * alpha, sided="each")
     return SupportedClaim(estimate=shown, low=far_low, high=far_high, error=error)

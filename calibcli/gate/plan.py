@@ -593,7 +593,7 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     truth, sd = float(delta.mean()), float(delta.std(ddof=1))
     margin = gate.margin or 0.0
     every = np.arange(len(y))
-    old, new = (baseline.rows(*both) for both in zip(models, tables, strict=True))
+    old, new = (baseline.rows(*pair) for pair in zip(models, tables, strict=True))
     low, high = baseline.difference_range(new, old, Pairing(new=every, base=every, how=""), gate.metric)
     rows = WeightedMean(delta, None, False, None)
     lost, cost = (baseline.FITTED * old.cost * len(y), CROSS_FITTED) if gain else (0.0, 1.0)

@@ -112,8 +112,8 @@ def workflow(eval_path: str) -> str:
         urls = importlib.metadata.metadata("calibcli").get_all("Project-URL") or []
     except importlib.metadata.PackageNotFoundError:
         urls = []
-    found = (re.search(r"github\.com/([\w.-]+/[\w.-]+)$", url) for url in urls)
-    address = next((match[1] for match in found if match), "OWNER/calib")
+    matches = (re.search(r"github\.com/([\w.-]+/[\w.-]+)$", url) for url in urls)
+    address = next((match[1] for match in matches if match), "OWNER/calib")
     return WORKFLOW.format(eval=eval_path, address=address)
 
 

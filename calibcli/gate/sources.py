@@ -45,12 +45,13 @@ BY_CLASS = "class"
 
 def otherwise(config: Config, read: Mapping[str, Any]) -> str:
     """Say that an input is read otherwise than the configuration pins, and in what; "" where it is not."""
-    if not (found := pins.differences(config.pins, read)):
+    if not (differences := pins.differences(config.pins, read)):
         return ""
     where = ", ".join(config.sources) or "the configuration"
     accept = f"calib init {config.eval} --update" if config.eval else "calib init FILE --update"
     return (
-        f"the input is read otherwise than {where} pins ({'; '.join(found)}): mend the export, or accept it: {accept}"
+        f"the input is read otherwise than {where} pins ({'; '.join(differences)}): "
+        f"mend the export, or accept it: {accept}"
     )
 
 
@@ -210,10 +211,10 @@ class RecordedOutputs:
 
     def left_alone(self, gate: Gate) -> list[str]:
         """Return the slices of which every row was left out."""
-        left, known = self.predictions.left, self.slices(gate)
+        left, parts = self.predictions.left, self.slices(gate)
         others = {} if self._beside is None else self._beside.slices(gate)
         named = {*others} | {str(name) for name in (left.slices.get(gate.by, ()) if left is not None else ())}
-        return sorted(named - {*known}) if gate.by and not isinstance(known, str) else []
+        return sorted(named - {*parts}) if gate.by and not isinstance(parts, str) else []
 
     def cases(
         self, rule: LimitRule, part: Part, left: LeftOut, alpha: float, family: int
@@ -227,10 +228,10 @@ class RecordedOutputs:
             if not choice.traits.table_bounds:
                 error = rule.error(alpha, family)
                 return [_mean_claim(choice, mean, alpha, error) for mean in means(choice, sample, left)]
-            found = error_bounds(choice, sample, left, alpha=alpha, family=family, method=self.config.bounds)
+            bounds = error_bounds(choice, sample, left, alpha=alpha, family=family, method=self.config.bounds)
             return [
                 SupportedClaim(estimate=ece_estimate(b, choice.spec), low=b.lower, high=b.upper, error=alpha / family)
-                for b in found
+                for b in bounds
             ]
 
     def unjudged(self) -> list[str]:

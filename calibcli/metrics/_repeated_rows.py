@@ -135,14 +135,14 @@ class Marking:
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> Hashes:
         """Add the columns of a block; return what marks each row."""
         alone = self.k == 2 or self.top_only
-        rest = out["rest"].astype(np.float32)
-        columns = [rest, *(out[name].astype(np.float32) for name in UNLABELLED[1:] if not alone)]
+        complement = out["rest"].astype(np.float32)
+        columns = [complement, *(out[name].astype(np.float32) for name in UNLABELLED[1:] if not alone)]
         shown = _rounded(np.stack(columns), DIGITS[alone])
         hashes = scrambled(hash_rows(np.concatenate([shown, predicted[None].astype(np.float32)])))
-        kept = (rest > 0) & (out["rest"] < (1.0 if self.top_only else (1 - 1 / self.k) * (1 - 1e-6)))
+        kept = (complement > 0) & (out["rest"] < (1.0 if self.top_only else (1 - 1 / self.k) * (1 - 1e-6)))
         if len(self.marks) == KEPT:
             kept &= hashes <= self.marks.hashes[-1]
-        some = RowMarks.of(hashes[kept], (predicted != labels)[kept], rest[kept])
+        some = RowMarks.of(hashes[kept], (predicted != labels)[kept], complement[kept])
         self.marks = self.marks.with_rows(some)
         return hashes
 

@@ -133,7 +133,7 @@ def tied(view: BinaryOutcomes, order: Ints, ends: Ints) -> TieGroups:
     tie = np.repeat(np.arange(len(size)), size)
     w = np.ones(view.n) if view.weights is None else view.weights[order]
     hit = view.hit[order]
-    hits, misses = (np.bincount(tie, w * at).astype(np.float64) for at in (hit, ~hit))
+    hits, misses = (np.bincount(tie, w * outcome).astype(np.float64) for outcome in (hit, ~hit))
     return TieGroups(order, tie, hits, misses)
 
 

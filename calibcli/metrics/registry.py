@@ -360,7 +360,7 @@ def reads_scores(choice: Choice[MetricTraits]) -> bool:
 def needed_class_bins(choices: Sequence[Choice[MetricTraits]], k: int) -> list[ClassBins]:
     """Return the class tables that these metrics read."""
     reading = [(choice.traits.class_bins, choice.options) for choice in choices]
-    return list(dict.fromkeys(of(k, **options) for of, options in reading if of is not None))
+    return list(dict.fromkeys(class_bins(k, **options) for class_bins, options in reading if class_bins is not None))
 
 
 @one_thread()

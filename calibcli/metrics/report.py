@@ -394,14 +394,14 @@ def warnings(sample: Sample, estimates: Sequence[Estimate]) -> list[str]:
     notes = []
     rows = round(sample.top.total) if sample.counts else sample.n
     gaps = {e.name: traits(e.name).gaps for e in estimates}
-    sizes = dict.fromkeys(_number_of_bins(name) for name, of in gaps.items() if of in ("one_sign", "both_signs"))
+    sizes = dict.fromkeys(_number_of_bins(name) for name, kind in gaps.items() if kind in ("one_sign", "both_signs"))
     notes += [
         f"{rows} rows over {size} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
         "(compare with the level of a calibrated model; use fewer bins, or smece)"
         for size in sizes
         if rows / size < PER_BIN
     ]
-    for name in (name for name, of in gaps.items() if of == "largest"):
+    for name in (name for name, kind in gaps.items() if kind == "largest"):
         table: Bins = METRICS.choose(name)(sample.acyclic).table
         filled = (sample.top.total * table.weight if sample.counts else table.rows)[table.filled]
         if few := int((filled < PER_MCE_BIN).sum()):

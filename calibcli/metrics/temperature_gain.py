@@ -155,7 +155,7 @@ def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> tuple[Floats,
         each = np.array([np.bincount(fold, row if w is None else w * row) for row in near[:4]]).T
         step = _root(each.sum(axis=0))
         if abs(step) <= NEAR * beta:
-            betas = np.array([beta + _root(rest) for rest in each.sum(axis=0) - each])
+            betas = np.array([beta + _root(derivatives) for derivatives in each.sum(axis=0) - each])
             if np.all(np.abs(betas / beta - 1) <= 2 * NEAR):
                 return betas, beta, near
         beta *= math.exp(min(max(step / beta, -1.0), 1.0))

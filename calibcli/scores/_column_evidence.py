@@ -71,18 +71,18 @@ def are_one_hot(table: Floats | None) -> bool:
 
 def families(names: Sequence[str], words: Sequence[str]) -> list[list[str]]:
     """Return the groups of columns that are named after the words, each with the same text around the word."""
-    known, found = set(names), list[list[str]]()
+    all_names, groups = set(names), list[list[str]]()
     if len(words) < 2 or len(names) > WIDEST:
         return []
     for name in names:
-        at = name.find(words[0])
-        while at >= 0:
-            before, after = name[:at], name[at + len(words[0]) :]
+        start = name.find(words[0])
+        while start >= 0:
+            before, after = name[:start], name[start + len(words[0]) :]
             columns = [f"{before}{word}{after}" for word in words]
-            if before + after and set(columns) <= known and columns not in found:
-                found.append(columns)
-            at = name.find(words[0], at + 1)
-    return found
+            if before + after and set(columns) <= all_names and columns not in groups:
+                groups.append(columns)
+            start = name.find(words[0], start + 1)
+    return groups
 
 
 def is_prediction(cells: Sequence[str], table: Floats, classes: Sequence[str]) -> bool:
@@ -92,8 +92,8 @@ def is_prediction(cells: Sequence[str], table: Floats, classes: Sequence[str]) -
     if len(cells) < FEWEST or len(cells) != len(table):
         return False
     top = table.argmax(axis=1)
-    own = [classes[i] for i in top]
-    if sum(a == b for a, b in zip(own, cells, strict=True)) >= SAME * len(cells):
+    predicted = [classes[i] for i in top]
+    if sum(a == b for a, b in zip(predicted, cells, strict=True)) >= SAME * len(cells):
         return len(set(cells)) > 1
     if len(classes) != 2 or not set(cells) <= set(classes):
         return False

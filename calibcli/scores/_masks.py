@@ -80,10 +80,10 @@ def find(scores: Named, labels: Ints | None) -> Masks | None:
         return None
     ends: dict[int, tuple[float, float]] = {}  # smallest and largest depth, by power of two
     for _, depth, _ in _depths(scores):
-        known = depth[depth > 0]
-        octave = np.frexp(known)[1]
+        depths = depth[depth > 0]
+        octave = np.frexp(depths)[1]
         for power in np.unique(octave).tolist():
-            some = known[octave == power]
+            some = depths[octave == power]
             low, high = ends.get(power, (np.inf, 0.0))
             ends[power] = min(low, float(some.min())), max(high, float(some.max()))
     refused = None
@@ -115,14 +115,14 @@ def _counted(scores: Named, labels: Ints | None, masks: Masks) -> Masks:
     """Count the rows with masks, with a label that is one, and in which other scores differ."""
     for start, depth, z in _depths(scores):
         mask = depth >= masks.depth
-        own = None if labels is None else mask[np.arange(len(mask)), labels[start : start + len(mask)]]
+        at_label = None if labels is None else mask[np.arange(len(mask)), labels[start : start + len(mask)]]
         values = z[mask]
         masks = replace(
             masks,
             low=min(masks.low, float(values.min(initial=np.inf))),
             high=max(masks.high, float(values.max(initial=-np.inf))),
             rows=masks.rows + int(mask.any(axis=1).sum()),
-            labels=masks.labels + (0 if own is None else int(own.sum())),
+            labels=masks.labels + (0 if at_label is None else int(at_label.sum())),
             differ=masks.differ + int(((depth > 0) & ~mask).any(axis=1).sum()),
             n=masks.n + len(mask),
         )

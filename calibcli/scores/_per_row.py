@@ -110,13 +110,13 @@ def without_class(labels: Named, scores: Named, classes: Sequence[str] | None, r
     (n, width), base = scores.shape, reading.label_base or 0
     if labels.dtype.kind == "b" or labels.shape not in ((n,), (n, 1)):
         return {}
-    own = [int(float(name)) for name in classes] if classes and all(map(WHOLE.match, classes)) else []
-    numbers = np.array(own or range(base, base + max(width, 2)))
+    class_numbers = [int(float(name)) for name in classes] if classes and all(map(WHOLE.match, classes)) else []
+    numbers = np.array(class_numbers or range(base, base + max(width, 2)))
     if labels.dtype.kind in "iuf":
-        odd, low, high = _odd_numbers(labels, numbers, width > 1 or bool(own), reading.ignore_label)
+        odd, low, high = _odd_numbers(labels, numbers, width > 1 or bool(class_numbers), reading.ignore_label)
     else:
         odd, low, high = _odd_texts(labels, numbers, classes or (), width > 1, reading.ignore_label)
-    if (low, high) == (1, max(width, 2)) and reading.label_base is None and not own:
+    if (low, high) == (1, max(width, 2)) and reading.label_base is None and not class_numbers:
         odd.pop("classes", None)
     return {cause: rows for cause, rows in odd.items() if len(rows)}
 
@@ -129,8 +129,8 @@ def _odd_numbers(
     for start, stored in blocks(labels):
         block = stored.reshape(-1)
         nan = np.isnan(block) if block.dtype.kind == "f" else np.zeros(len(block), bool)
-        if len(known := block[~nan]):
-            low, high = min(low, float(known.min())), max(high, float(known.max()))
+        if len(present := block[~nan]):
+            low, high = min(low, float(present.min())), max(high, float(present.max()))
         odd = ~nan & (block >= 0) & ~np.isin(block, numbers) & (np.floor(block) == block) if beyond else ~nan & nan
         absent.append(np.flatnonzero(nan) + start)
         unknown.append(np.flatnonzero(odd & (block != ignored) if ignored is not None else odd) + start)
@@ -246,12 +246,12 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
         texts.update(_texts(block))
         if len(texts) > 1_000_000:
             break
-    known = {name: i for i, text in enumerate(classes or ()) for name in (_plain(text), text)}
-    if known and all(t in known or _plain(t) in known for t in texts):
-        return _lookup({t: known.get(t, known.get(_plain(t), 0)) for t in texts})
+    code_of = {name: i for i, text in enumerate(classes or ()) for name in (_plain(text), text)}
+    if code_of and all(t in code_of or _plain(t) in code_of for t in texts):
+        return _lookup({t: code_of.get(t, code_of.get(_plain(t), 0)) for t in texts})
     if all(map(is_whole, texts)):
         return _lookup({t: int(float(t.strip())) for t in texts})
-    strange = sorted((t for t in texts if _plain(t) not in known), key=lambda t: (is_whole(t), t))
+    strange = sorted((t for t in texts if _plain(t) not in code_of), key=lambda t: (is_whole(t), t))
     refuse_missing(labels, name, strange)
     odd = strange[0]
     if classes:
@@ -412,18 +412,18 @@ def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading
     if file.table and len(names) == 1 and name not in LABELS.all:
         labels = _without_header(name, labels, contents, notes)
     for column, array in file.arrays.items():
-        own = None if column == name or array.shape != labels.shape[:1] else _ids(contents, column, reading)
-        if own is None or (theirs := texts_of(read_all(array)).tolist()) == own:
+        row_ids = None if column == name or array.shape != labels.shape[:1] else _ids(contents, column, reading)
+        if row_ids is None or (theirs := texts_of(read_all(array)).tolist()) == row_ids:
             continue
-        at = {id: row for row, id in enumerate(theirs)}
-        lost = next((row for row, id in enumerate(own) if id not in at), None)
-        if lost is None and len(at) == len(theirs):
-            rows = np.array([at[id] for id in own], np.int64)
+        row_of = {id: row for row, id in enumerate(theirs)}
+        lost = next((row for row, id in enumerate(row_ids) if id not in row_of), None)
+        if lost is None and len(row_of) == len(theirs):
+            rows = np.array([row_of[id] for id in row_ids], np.int64)
             notes.append(f"labels of {source.name} belong to the rows by their '{column}'")
             return Memory(read_all(labels)[rows])
         if column in IDS or column in (reading.ids, contents[0].ids):
             twice = f"'{column}' names rows twice"
-            has = twice if lost is None else f"no '{column}' is {own[lost][:40]!r} (row {lost})"
+            has = twice if lost is None else f"no '{column}' is {row_ids[lost][:40]!r} (row {lost})"
             raise InputError(f"in {source.name} {has}", "give every row of the scores its label, once")
     return labels
 
@@ -443,8 +443,8 @@ def _ids(contents: Sequence[FileContents], column: str, reading: Reading) -> lis
     ids of both.
     """
     first, asked = contents[0].arrays, reading.ids or contents[0].ids
-    known = asked or next((n for n in first if n in IDS), "")
-    here = column if column in first else known if column in IDS else ""
+    id_column = asked or next((n for n in first if n in IDS), "")
+    here = column if column in first else id_column if column in IDS else ""
     parts = [c.arrays.get(here) for c in contents]
     id_parts = [part for part in parts if part is not None and len(part.shape) == 1 and part.dtype.kind in IDS.dtypes]
     if len(id_parts) < len(parts):
@@ -482,9 +482,11 @@ def per_row_fields(
         ids = contents[0].ids or IDS.first(contents[0].arrays, rows)
         ids = None if ids in (score_name, label_name) or any(ids not in c.arrays for c in contents) else ids
     if ids:
-        own = column(ids, "--ids")
-        if reading.ids or len(contents) == 1 or distinct(own) == len(own):  # else each file may number its rows anew
-            out["ids"], names_of["ids"] = own, ids
+        id_values = column(ids, "--ids")
+        if (
+            reading.ids or len(contents) == 1 or distinct(id_values) == len(id_values)
+        ):  # else each file may number its rows anew
+            out["ids"], names_of["ids"] = id_values, ids
     if reading.weights:
         kind = reading.weight_kind or "sampling"
         if kind not in ("sampling", "count"):

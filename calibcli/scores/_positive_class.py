@@ -131,8 +131,8 @@ def read_binary(
     if width == 2 or classes is not None:
         shown = list(classes or numbers)
         event = _known(reading.event, shown)
-        own = class_in_name(column) if width == 1 and labels is not None else ""
-        if own and _same(own, shown[0]):
+        column_class = class_in_name(column) if width == 1 and labels is not None else ""
+        if column_class and _same(column_class, shown[0]):
             problem = f"column '{column}' is of {shown[0]!r}, --classes makes {shown[1]!r} the class of the scores"
             raise InputError(problem, f"pass --classes {shown[1]},{shown[0]}")
         if event == shown[0]:
@@ -143,13 +143,13 @@ def read_binary(
 
 def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list[str]) -> BinaryReading:
     """Read one column with labels 0 and 1, or none, as the score of class 1, unless its name or --event says 0."""
-    own = class_in_name(column)
-    if own and own not in numbers and (reading.event in (None, own, *numbers[1:])):
-        return BinaryReading([f"not {own}", own], labels)
+    column_class = class_in_name(column)
+    if column_class and column_class not in numbers and (reading.event in (None, column_class, *numbers[1:])):
+        return BinaryReading([f"not {column_class}", column_class], labels)
     if labels is None and reading.event:
         return BinaryReading([f"not {reading.event}", reading.event], None)
     event = _known(reading.event, numbers)
-    if own == numbers[0]:
+    if column_class == numbers[0]:
         if event is None:
             raise InputError(
                 f"the only score column is '{column}': of class {numbers[0]}, or the first of one?",
@@ -167,24 +167,26 @@ def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list
 
 def _named(reading: Reading, column: str, labels: Named | None, names: list[str], name: str) -> BinaryReading:
     """Read one column with names as labels."""
-    own = class_in_name(column)
-    of = next((n for n in names if own and _same(own, n)), None)
-    if of is None and reading.event is None and (pair := plain_order(names)):
-        names, of = pair, pair[1]
+    column_class = class_in_name(column)
+    scored_class = next((n for n in names if column_class and _same(column_class, n)), None)
+    if scored_class is None and reading.event is None and (pair := plain_order(names)):
+        names, scored_class = pair, pair[1]
     event = reading.event
     if event is not None and len(names) > 1:
         event = _known(event, names)
     elif event is not None:  # one name alone was seen: the other may be new
         event = next((n for n in names if _same(event or "", n)), event)
-    if of is None and event is None:
+    if scored_class is None and event is None:
         shown = " and ".join(names)
         raise InputError(
             f"labels '{name}' are names ({shown}), and '{column}' does not say which of them it is of",
             f"pass --event {' or --event '.join(names)}: the class whose probability the column is",
         )
-    of = of or event
-    others = [n for n in names if n != of] or [event if event and event != of else f"not {of}"]
-    classes = [others[0], str(of)]
+    scored_class = scored_class or event
+    others = [n for n in names if n != scored_class] or [
+        event if event and event != scored_class else f"not {scored_class}"
+    ]
+    classes = [others[0], str(scored_class)]
     return BinaryReading(classes, labels, first=event == classes[0])
 
 
@@ -257,8 +259,8 @@ def _known(event: str | None, names: Sequence[str]) -> str | None:
     """
     if event is None:
         return None
-    if known := next((one for one in names if _same(one, event)), ""):
-        return known
+    if spelled := next((one for one in names if _same(one, event)), ""):
+        return spelled
     raise InputError(f"--event {event}: the classes are {' and '.join(names)}", did_you_mean(event, names))
 
 

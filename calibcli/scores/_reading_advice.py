@@ -98,11 +98,11 @@ def advice(contents: FileContents, no_probability: str) -> str:
         no_probability: what to do where no array holds scores.
     """
     look = ColumnLook(contents)
-    found = lines(look, candidates(look))
-    if len(found) == 1:
-        return f"choose them: {found[0]}; or name them logits or probs"
-    if 1 < len(found) <= MANY:
-        return "choose one: " + " or ".join(found)
+    proposed = lines(look, candidates(look))
+    if len(proposed) == 1:
+        return f"choose them: {proposed[0]}; or name them logits or probs"
+    if 1 < len(proposed) <= MANY:
+        return "choose one: " + " or ".join(proposed)
     for name, values in look.shares.items():
         for other in look.groups:
             if _follows(look, other, values):
@@ -125,16 +125,16 @@ def lines_with_labels(contents: FileContents, name: str, table: Floats, classes:
     )
 
 
-def lines(look: ColumnLook, options: Sequence[ScoreColumns], known: bool = False) -> list[str]:
+def lines(look: ColumnLook, options: Sequence[ScoreColumns], scores_known: bool = False) -> list[str]:
     """Return the lines that read a file, at least one for each of the scores it may hold.
 
     Args:
-        known: the scores are known, and need not be named but for the order of their classes.
+        scores_known: the scores need not be named but for the order of their classes.
     """
     out: list[str] = []
     for scores in options:
         if scores.table.shape[1] > 1:
-            out += _of_classes(look, scores, known)
+            out += _of_classes(look, scores, scores_known)
         else:
             out += _of_one(look, scores)
     return list(dict.fromkeys(line.strip() for line in out if line.strip()))
@@ -151,10 +151,10 @@ def candidates(look: ColumnLook) -> list[ScoreColumns]:
             for name in wide
         ]
     for values in look.groups.values():
-        own = [name for name in look.cells if name in values and not is_number(name)]
-        table = column_evidence.numbers(arrays, own) if len(own) > 1 else None
-        if table is not None and len(own) == len(values):
-            return [ScoreColumns(f"--scores {shlex.quote(','.join(own))}", table, own, own)]
+        columns = [name for name in look.cells if name in values and not is_number(name)]
+        table = column_evidence.numbers(arrays, columns) if len(columns) > 1 else None
+        if table is not None and len(columns) == len(values):
+            return [ScoreColumns(f"--scores {shlex.quote(','.join(columns))}", table, columns, columns)]
     names = _by_number([*look.shares])
     if len(names) > 1:
         table = np.column_stack([look.shares[name] for name in names])
@@ -176,7 +176,7 @@ def candidates(look: ColumnLook) -> list[ScoreColumns]:
     return [ScoreColumns(f"--scores {shlex.quote(fractions[0])}", raw[:, None], None, fractions)]
 
 
-def _of_classes(look: ColumnLook, scores: ScoreColumns, known: bool) -> list[str]:
+def _of_classes(look: ColumnLook, scores: ScoreColumns, scores_known: bool) -> list[str]:
     """Return the lines for scores of each class."""
     k = scores.table.shape[1]
     falling = np.argsort(-scores.table.mean(axis=0), kind="stable")
@@ -190,50 +190,56 @@ def _of_classes(look: ColumnLook, scores: ScoreColumns, known: bool) -> list[str
         if not classes and (order := column_evidence.order_of(look.cells[name], scores.table))
     }
     order = next(iter(proved.values()), list[str]())
-    option = "" if known and not order else scores.option
+    option = "" if scores_known and not order else scores.option
     if order and all(map(is_number, order)):
         if len(scores.names) == k:
             names = [name for _, name in sorted(zip(map(float, order), scores.names, strict=True))]
-            option = "" if known and names == [*scores.names] else f"--scores {shlex.quote(','.join(names))}"
+            option = "" if scores_known and names == [*scores.names] else f"--scores {shlex.quote(','.join(names))}"
     elif order:
         option += f" --classes {shlex.quote(','.join(order))}"
-    of = {*(order or classes)} or {str(i) for i in range(k)}
+    class_names = {*(order or classes)} or {str(i) for i in range(k)}
     called = classes or [str(i) for i in range(k)]
     predicted = {n for n in free if n in proved or column_evidence.is_prediction(look.cells[n], scores.table, called)}
     verdict = {"0", "1"} if k > 2 else set[str]()
-    fits = [n for n, v in free.items() if n not in predicted and v <= of and not v <= verdict]
+    fits = [n for n, v in free.items() if n not in predicted and v <= class_names and not v <= verdict]
     if not fits and not classes:  # names, as many as there are columns
         fits = [n for n, v in free.items() if n not in predicted and len(v) == k and not any(map(is_number, v))]
-    if known:
+    if scores_known:
         return [f"{option} --labels {shlex.quote(name)}" for name in fits]
-    by_name = [n for n in _by_name(look, [n for n in look.cells if n not in predicted]) if len(free.get(n, of)) <= k]
+    by_name = [
+        n for n in _by_name(look, [n for n in look.cells if n not in predicted]) if len(free.get(n, class_names)) <= k
+    ]
     return [f"{option} --labels {shlex.quote(name)}" for name in by_name or fits] or [option]
 
 
 def _of_one(look: ColumnLook, scores: ScoreColumns) -> list[str]:
     """Return the lines for one score a row: the probability of a class, or the confidence in a prediction."""
-    own, score = scores.names[0], scores.table[:, 0]
+    score_name, score = scores.names[0], scores.table[:, 0]
     inside = bool(((score >= 0) & (score <= 1)).all())
-    free = {name: values for name, values in look.groups.items() if name != own}
+    free = {name: values for name, values in look.groups.items() if name != score_name}
     two = {n: v for n, v in free.items() if len(v) == 2}
     events = {n: column_evidence.event_of(score, look.cells[n]) for n in two}
     predicted = [n for n, event in events.items() if event]
-    labels = _by_name(look, [n for n in look.cells if n not in predicted and n != own])
+    labels = _by_name(look, [n for n in look.cells if n not in predicted and n != score_name])
     out: list[str] = []
     low = bool(score.min() < 0.5) or not inside
     unnamed = [n for n in two if n not in predicted]
-    candidates = [n for n in labels if n in two] or ([] if labels else [n for n in unnamed if own in n] or unnamed)
+    candidates = [n for n in labels if n in two] or (
+        [] if labels else [n for n in unnamed if score_name in n] or unnamed
+    )
     guesses = [n for n in free if n not in labels and n in roles.PREDICTED]
     if low and not (guesses and not predicted):
         for name in candidates:
             words = two[name]
             event = next((events[n] for n in predicted if two[n] == words), "")
-            said = f" --event {shlex.quote(event)}" if event else ""
-            out.append(f"{scores.option} --labels {shlex.quote(name)}{said}")
+            event_option = f" --event {shlex.quote(event)}" if event else ""
+            out.append(f"{scores.option} --labels {shlex.quote(name)}{event_option}")
     if inside and not predicted and scores.option:
         confidence = scores.option.replace("--scores", "--confidence").replace("--out-of", "--confidence-scale")
         pairs = [
-            pair for pair in _pairs(look, free) if own in roles.CONFIDENCE or score.min() >= 1 / len(free[pair[0]])
+            pair
+            for pair in _pairs(look, free)
+            if score_name in roles.CONFIDENCE or score.min() >= 1 / len(free[pair[0]])
         ]
         out += [f"{confidence} --predicted {shlex.quote(a)} --labels {shlex.quote(b)}" for a, b in pairs]
         if not pairs and not labels and not (low and out):
@@ -274,17 +280,17 @@ def _labels(name: str) -> int:
 def _verdicts(look: ColumnLook, two: Mapping[str, set[str]]) -> list[str]:
     """Return the columns that say whether predictions were right: those of the plainest words, each content once."""
     for words in VERDICTS:
-        found = [name for name, values in two.items() if {value.lower() for value in values} == words]
-        if found:
-            return [n for i, n in enumerate(found) if all(look.cells[n] != look.cells[m] for m in found[:i])]
+        columns = [name for name, values in two.items() if {value.lower() for value in values} == words]
+        if columns:
+            return [n for i, n in enumerate(columns) if all(look.cells[n] != look.cells[m] for m in columns[:i])]
     return []
 
 
 def _by_name(look: ColumnLook, names: Sequence[str]) -> list[str]:
     """Return the columns that a label's name gives away, or a word in it."""
-    for known in (roles.LABELS.names, roles.LABELS.weak):
-        if found := [name for name in names if normal(name) in known]:
-            return found
+    for label_names in (roles.LABELS.names, roles.LABELS.weak):
+        if columns := [name for name in names if normal(name) in label_names]:
+            return columns
     words = {word for word in roles.LABELS.all if len(word) > 1}
     return [n for n in names if words & {*re.split(r"[^a-z0-9]+", normal(n).replace("_", " "))} and n in look.groups]
 

@@ -99,30 +99,30 @@ def unrelated(scan: Scan, rows: KeptRows, kind: Kind, name: str, labels: str) ->
         predicted = (np.concatenate(seen.margins) > half).astype(np.int64)
     if len(codes) < FEWEST or bool((codes == codes[0]).all()):
         return ""
-    found = agreement(predicted, None, codes, k)
-    if found.z <= CHANCE_Z and margins is not None:
-        found = agreement(predicted, margins, codes, k)
-    if found.z > CHANCE_Z:
+    observed = agreement(predicted, None, codes, k)
+    if observed.z <= CHANCE_Z and margins is not None:
+        observed = agreement(predicted, margins, codes, k)
+    if observed.z > CHANCE_Z:
         return ""
     whole = len(codes) == scan.finite <= PAIRS
     tried = [*_orders(len(codes), whole)]
     limit = math.log(ORDER_P / len(tried))
     fits = [_moved(predicted, margins, codes, k, order) for order, _ in tried]
-    at = int(np.argmax([fit.z for fit in fits]))
-    best, how = fits[at], tried[at][1]
-    beside = [fits[i].z for i in (at - 2, at + 2) if max(i, at) < 2 * SHIFTS and i >= 0]
-    if best.log_p < limit and best.z - max(found.z, *beside, 0.0) > GAIN_Z * CHANCE_Z:
+    best_index = int(np.argmax([fit.z for fit in fits]))
+    best, how = fits[best_index], tried[best_index][1]
+    beside = [fits[i].z for i in (best_index - 2, best_index + 2) if max(i, best_index) < 2 * SHIFTS and i >= 0]
+    if best.log_p < limit and best.z - max(observed.z, *beside, 0.0) > GAIN_Z * CHANCE_Z:
         raise InputError(
-            f"the labels '{labels}' are unrelated to the scores '{name}' row by row (accuracy {found.accuracy:.3f}; "
-            f"independent labels would give {found.chance:.3f}), and {how} they fit: accuracy {best.accuracy:.3f}",
+            f"the labels '{labels}' are unrelated to the scores '{name}' row by row (accuracy {observed.accuracy:.3f}; "
+            f"independent labels would give {observed.chance:.3f}), and {how} they fit: accuracy {best.accuracy:.3f}",
             "write scores and labels in the same order; shuffle=False where they are computed",
         )
     mean, level = _claimed(rows, kind, np.bincount(predicted, minlength=k) / len(predicted))
-    if mean - level < max(CLAIM * (1 - level), CLAIM_Z * found.spread):
+    if mean - level < max(CLAIM * (1 - level), CLAIM_Z * observed.spread):
         return ""
     text = (
-        f"the labels '{labels}' are unrelated to the predictions: accuracy {found.accuracy:.3f}, which independent "
-        f"labels would give too ({found.chance:.3f}), at a mean confidence of {mean:.3f}"
+        f"the labels '{labels}' are unrelated to the predictions: accuracy {observed.accuracy:.3f}, which independent "
+        f"labels would give too ({observed.chance:.3f}), at a mean confidence of {mean:.3f}"
     )
     if k > 2 and not (codes > 1).any():
         problem = f"{text}; and they are 0 and 1 alone, of {k} classes"

@@ -441,9 +441,9 @@ def _refuse_shares(scanned: Scan, name: str, otherwise: str) -> None:
             log-odds would be where none is negative.
     """
     k, low, high = scanned.k, scanned.low, scanned.high
-    one = scanned.whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
+    total = scanned.whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
     if (
-        not one
+        not total
         and k > 1
         and scanned.whole.rows
         and scanned.whole.counts
@@ -454,11 +454,11 @@ def _refuse_shares(scanned: Scan, name: str, otherwise: str) -> None:
             f"'{name}' holds whole numbers up to {high:.6g}, none of them negative: votes or counts of each class?"
         )
         raise InputError(problem, f"--out-of sum divides each row by its sum{otherwise}")
-    if not one or scanned.finite < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
+    if not total or scanned.finite < FEWEST or low == high or (k > 1 and low >= total / (2 * k)):
         return
-    rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes up to {high:.4g}"
-    problem = f"'{name}' is never negative and {rows}: are these shares of {one:.3g} instead of logits?"
-    raise InputError(problem, f"divide by {one:.3g}: --out-of {one:.3g}{otherwise}")
+    rows = f"its rows sum to {total:.3g}" if k > 1 else f"goes up to {high:.4g}"
+    problem = f"'{name}' is never negative and {rows}: are these shares of {total:.3g} instead of logits?"
+    raise InputError(problem, f"divide by {total:.3g}: --out-of {total:.3g}{otherwise}")
 
 
 def _refuse_forced(scanned: Scan, forced: Kind, name: str) -> None:

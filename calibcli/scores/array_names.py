@@ -50,9 +50,9 @@ def kind_option(kind: str | None) -> Kind | None:
     """
     if kind is None or normal(kind) == "auto":
         return None
-    for known in KINDS:
-        if normal(kind) in (known, {"probabilities": "probs", "log_probabilities": "log_probs"}.get(known)):
-            return known
+    for candidate in KINDS:
+        if normal(kind) in (candidate, {"probabilities": "probs", "log_probabilities": "log_probs"}.get(candidate)):
+            return candidate
     raise UsageError(f"--kind {kind} is not a kind of scores", did_you_mean(normal(kind), KINDS))
 
 
@@ -91,16 +91,16 @@ def _others_like(contents: FileContents, chosen: str) -> list[str]:
     """Return further arrays that hold other probabilities of the same rows and classes, with the word of the chosen
     name in theirs where there is one class: `cal_prob` beside `prob`.
     """
-    own = contents.arrays[chosen]
+    chosen_array = contents.arrays[chosen]
     out = []
     for name, array in contents.arrays.items():
         wide = len(array.shape) == 2 and array.shape[1] > 1
         words = re.split(r"[^a-z0-9]+", normal(name))
-        if name == chosen or array.shape != own.shape or not (wide or normal(chosen) in words):
+        if name == chosen or array.shape != chosen_array.shape or not (wide or normal(chosen) in words):
             continue
         if not wide and (set(words) & set(roles.NO_CLASS) or array.dtype.kind not in roles.ONE_SCORE.dtypes):
             continue
-        pair = [_shares_of(a) for a in (own, array)]
+        pair = [_shares_of(a) for a in (chosen_array, array)]
         if pair[0] is None or pair[1] is None:
             continue
         theirs = 1 - pair[1] if not wide and np.allclose(pair[0] + pair[1], 1) else pair[1]
@@ -111,9 +111,11 @@ def _others_like(contents: FileContents, chosen: str) -> list[str]:
 
 def _says_class(name: str, contents: FileContents) -> bool:
     """Return whether a column such as `prob_yes` is named after a label."""
-    of = class_in_name(name)
+    class_name = class_in_name(name)
     labels = (contents.arrays[one] for one in label_candidates(contents.arrays))
-    return bool(of) and (of.isdecimal() or any(of in column_evidence.head(array) for array in labels))
+    return bool(class_name) and (
+        class_name.isdecimal() or any(class_name in column_evidence.head(array) for array in labels)
+    )
 
 
 def _shares_of(array: Named) -> Array | None:
@@ -231,9 +233,9 @@ def named(contents: FileContents, name: str, option: str, where: str) -> str:
     """
     if name in contents.arrays:
         return name
-    for known in contents.arrays:
-        if normal(known) == normal(name):
-            return known
+    for array_name in contents.arrays:
+        if normal(array_name) == normal(name):
+            return array_name
     problem = f"{option} {name}: no such array in {where}, it holds {describe(contents)}"
     if option == "--by" and re.search("[<>=]", name):
         quoted = shlex.quote(name)
@@ -344,8 +346,8 @@ def label_candidates(names: Iterable[str], last: Sequence[str] = ()) -> list[str
     """Return the names that stand for labels: the most common words first, then weaker ones, then those in `last`."""
     spelled = {name: normal(name) for name in names}
     matches = (
-        [name for name, key in spelled.items() if key in known]
-        for known in (roles.LABELS.names, roles.LABELS.weak, last)
+        [name for name, key in spelled.items() if key in words]
+        for words in (roles.LABELS.names, roles.LABELS.weak, last)
     )
     return next(filter(None, matches), [])
 
@@ -407,12 +409,12 @@ def shares_out_of(scores: Named, wanted: str, name: str) -> Named:
             )
         return Converted(scores, lambda block: _by_sums(block, name), scores.shape[1:], np.dtype(np.float64))
     try:
-        one = 100.0 if normal(wanted) in ("percent", "%") else real(wanted)
+        total = 100.0 if normal(wanted) in ("percent", "%") else real(wanted)
     except ValueError:
-        one = math.nan
-    if not 0 < one < math.inf:
+        total = math.nan
+    if not 0 < total < math.inf:
         raise UsageError(f"--out-of {wanted} is no number above 0", "pass sum, percent, or a number: --out-of 100")
-    return Converted(scores, lambda block: block / one, scores.shape[1:], np.dtype(np.float64))
+    return Converted(scores, lambda block: block / total, scores.shape[1:], np.dtype(np.float64))
 
 
 def _by_sums(block: Array, name: str) -> Array:
@@ -477,8 +479,8 @@ def _numbers_of(column: Array, name: str, where: str) -> Array:
         InputError: it holds names of classes, or a cell that is not a number.
     """
     texts = [str(cell).strip() for cell in column[:1000].tolist()]
-    known = [text for text in texts if text.lower() not in MISSING]
-    if texts and all(any(map(str.isalpha, text)) and not is_number(text) for text in known):
+    present = [text for text in texts if text.lower() not in MISSING]
+    if texts and all(any(map(str.isalpha, text)) and not is_number(text) for text in present):
         raise InputError(f"scores '{name}' in {where} are names, not numbers", NO_PROBABILITY)
     return floats_of_text(column, name, where)
 
@@ -565,10 +567,10 @@ def _by_class(contents: FileContents, where: str) -> FileContents:
         InputError: the rows do not name the same classes.
     """
     if not contents.members:
-        known = _columns(contents)
-        texts = [group for group in _numbered([*known], any_word=True) if not is_numeric(known[group[0][0]])]
-        for group in _numbered([*known], any_word=True) if texts else ():
-            table = column_evidence.numbers(known, group[0])
+        columns = _columns(contents)
+        texts = [group for group in _numbered([*columns], any_word=True) if not is_numeric(columns[group[0][0]])]
+        for group in _numbered([*columns], any_word=True) if texts else ():
+            table = column_evidence.numbers(columns, group[0])
             if table is not None and column_evidence.ranked(table):
                 contents = replace(_joined(contents, group, where), scores="")
                 break
@@ -605,13 +607,13 @@ def _asked_for(contents: Sequence[FileContents], wanted: str, where: str) -> Gro
     """Return the columns that `--scores` names, by comma or by what they share."""
     columns = _columns(contents[0])
     if "," in wanted:
-        own = [_spelled(columns, name.strip(), "--scores", where, contents[0]) for name in wanted.split(",")]
-        if len(set(own)) < len(own):
+        chosen = [_spelled(columns, name.strip(), "--scores", where, contents[0]) for name in wanted.split(",")]
+        if len(set(chosen)) < len(chosen):
             raise InputError(f"--scores {wanted} names a column twice", "name every class once, in order")
         read = ((members, _words(contents[0], name)) for name, members in contents[0].members.items())
         families = [*read, *((group[0], group[1]) for group in score_families(contents))]
-        names = next((words for members, words in families if [*members] == own), None)
-        return own, names or class_names_of(own), ""
+        names = next((words for members, words in families if [*members] == chosen), None)
+        return chosen, names or class_names_of(chosen), ""
     return next((group for group in score_families(contents) if normal(_shared(group)) == normal(wanted)), None)
 
 
@@ -619,7 +621,7 @@ def _columns(contents: FileContents) -> dict[str, Named]:
     """Return every column of a table by its name, also those that its reader has joined."""
     out = dict(contents.arrays)
     for name, members in contents.members.items():
-        out |= {own: _part(contents.arrays[name], i) for i, own in enumerate(members) if own not in out}
+        out |= {member: _part(contents.arrays[name], i) for i, member in enumerate(members) if member not in out}
     return out
 
 
@@ -631,7 +633,7 @@ def _spelled(columns: Mapping[str, Named], name: str, option: str, where: str, c
     """Return the name of a column as it is spelled in the file."""
     if name in columns:
         return name
-    return next((known for known in columns if normal(known) == normal(name)), "") or named(
+    return next((column_name for column_name in columns if normal(column_name) == normal(name)), "") or named(
         contents, name, option, where
     )
 
@@ -655,16 +657,16 @@ def _only_family(contents: Sequence[FileContents], where: str) -> Group | None:
         InputError: there are several.
     """
     first = contents[0]
-    found = [group for group in score_families(contents) if _alike(first, group)]
+    by_name = [group for group in score_families(contents) if _alike(first, group)]
     read = [(members, _words(first, name), name) for name, members in first.members.items() if len(members) > 1]
-    every: list[Group] = [*read, *found] or _by_values(first)
+    every: list[Group] = [*read, *by_name] or _by_values(first)
     if len(every) == 1 and _of_several(first, every[0]):
         read, every = [], _by_values(first) or every
     if len(every) == 1:
         every = [*every, *rivals(first, every[0])]
     if len(every) < 2:
-        own = {name for group in every for name in group[0]}
-        numbered = _numbered([name for name in _columns(first) if name not in own], any_word=True)
+        taken = {name for group in every for name in group[0]}
+        numbered = _numbered([name for name in _columns(first) if name not in taken], any_word=True)
         others = [group for group in numbered if _are_shares(_columns(first), group[0])]
         others = [group for group in others if not any(_same_numbers(first, group, one) for one in every)]
         alone: list[Group] = [([name], [], name) for name in candidates(first) if first.arrays[name].shape[1:] == ()]
@@ -678,9 +680,9 @@ def _only_family(contents: Sequence[FileContents], where: str) -> Group | None:
     return None if read or not every else every[0]
 
 
-def _same_numbers(contents: FileContents, one: Group, other: Group) -> bool:
+def _same_numbers(contents: FileContents, family: Group, other: Group) -> bool:
     """Return whether two families hold the same numbers, in any order of the columns."""
-    pair = [column_evidence.numbers(_columns(contents), group[0]) for group in (one, other)]
+    pair = [column_evidence.numbers(_columns(contents), group[0]) for group in (family, other)]
     if pair[0] is None or pair[1] is None or pair[0].shape != pair[1].shape:
         return False
     return bool(np.allclose(np.sort(pair[0], axis=1), np.sort(pair[1], axis=1), atol=1e-6))
@@ -719,13 +721,13 @@ def _differing(columns: Sequence[str]) -> list[str]:
 
 def rivals(contents: FileContents, group: Group) -> list[Group]:
     """Return further columns of the same classes that hold other probabilities than the family."""
-    own, words, _ = group
+    members, words, _ = group
     columns = _columns(contents)
-    taken = {*own, *contents.members}
+    taken = {*members, *contents.members}
     free = [n for n, a in columns.items() if n not in taken and a.shape[1:] == ()]
     out: list[Group] = []
     for family in column_evidence.families(free, words):
-        table, ours = column_evidence.numbers(columns, family), column_evidence.numbers(columns, own)
+        table, ours = column_evidence.numbers(columns, family), column_evidence.numbers(columns, members)
         same = table is not None and ours is not None and np.array_equal(table, ours)
         if column_evidence.are_probabilities(table) and not same:
             out.append((family, words, family[0].replace(words[0], "", 1)))
@@ -758,11 +760,11 @@ def _by_values(contents: FileContents) -> list[Group]:
     numbered = [group for group in _numbered([*columns], any_word=True) if _are_shares(columns, group[0])]
     if len(numbered) > 1 or any(contents.members or group[0][0] == "0" for group in numbered):
         return numbered
-    named = [(own, own) for names in words if len(own := [name for name in columns if name in names]) > 1]
+    named = [(members, members) for names in words if len(members := [name for name in columns if name in names]) > 1]
     named += [(family, names) for names in words for family in column_evidence.families(list(columns), names)]
-    for one in one_hot_groups(columns):
-        names = _differing(one)
-        named += [(family, names) for family in column_evidence.families(list(columns), names) if family != one]
+    for one_hot in one_hot_groups(columns):
+        names = _differing(one_hot)
+        named += [(family, names) for family in column_evidence.families(list(columns), names) if family != one_hot]
     out: list[Group] = []
     for family, names in named:
         before, _, after = family[0].partition(names[0])
@@ -771,14 +773,14 @@ def _by_values(contents: FileContents) -> list[Group]:
         ]
         classes = dict(zip(family, names)) | {n: n[len(before) : len(n) - len(after)] for n in alike}
         for wanted in ([*family, *alike], family):  # a class that no row is labelled with may have a column too
-            own = [name for name in columns if name in wanted]
-            if column_evidence.are_probabilities(column_evidence.numbers(columns, own)):
+            members = [name for name in columns if name in wanted]
+            if column_evidence.are_probabilities(column_evidence.numbers(columns, members)):
                 break
         else:
             continue
-        own = [n for n in own if n in family or _may_be_class(columns[n], classes[n])]
-        if all(set(own) != set(known) for known, *_ in out):
-            out.append((own, [classes[name] for name in own], ""))
+        members = [n for n in members if n in family or _may_be_class(columns[n], classes[n])]
+        if all(set(members) != set(taken) for taken, *_ in out):
+            out.append((members, [classes[name] for name in members], ""))
     return out
 
 
@@ -798,19 +800,19 @@ def one_hot_groups(columns: Mapping[str, Named]) -> list[list[str]]:
 
 def score_columns(contents: Sequence[FileContents]) -> Group | None:
     """Find the score columns of a table, by their names and by the labels of all files."""
-    found = score_families(contents) or (_by_values(contents[0]) if contents[0].table else [])
-    return found[0] if found else None
+    families = score_families(contents) or (_by_values(contents[0]) if contents[0].table else [])
+    return families[0] if families else None
 
 
 def score_families(contents: Sequence[FileContents]) -> list[Group]:
     """Find all families of score columns, by their names and by the labels of all files."""
     first = contents[0]
-    label = one[0] if len(one := label_candidates(first.arrays)) == 1 else ""
-    known = (label, *(name for name in first.arrays if name in roles.IDS or name in roles.ROW_NUMBERS))
-    own = [name for name, array in first.arrays.items() if name not in known and array.shape[1:] == ()]
-    if not first.table or len(own) < 2:  # no group, whatever the labels are
+    label = named_labels[0] if len(named_labels := label_candidates(first.arrays)) == 1 else ""
+    not_scores = (label, *(name for name in first.arrays if name in roles.IDS or name in roles.ROW_NUMBERS))
+    columns = [name for name, array in first.arrays.items() if name not in not_scores and array.shape[1:] == ()]
+    if not first.table or len(columns) < 2:  # no group, whatever the labels are
         return []
-    return groups_of(own, label_names([c.arrays[label] for c in contents if label in c.arrays]), first)
+    return groups_of(columns, label_names([c.arrays[label] for c in contents if label in c.arrays]), first)
 
 
 def groups_of(own: Sequence[str], labels: Sequence[str], contents: FileContents) -> list[Group]:
@@ -829,7 +831,7 @@ def _with_labels(
     """
     first = contents[0]
     name = first.scores or (wanted if wanted in first.arrays else "") or next(iter(_joined_names(first)), "")
-    name = name or (one[0] if len(one := candidates(first)) == 1 else "")
+    name = name or (score_names[0] if len(score_names := candidates(first)) == 1 else "")
     array = first.arrays.get(name)
     if array is not None and first.labels in first.arrays and label_candidates([first.labels]) == []:
         table = np.asarray(column_evidence.sample(array), np.float64)
@@ -923,10 +925,10 @@ def _with_labels_of_one(
     if named and named[0] in free and not sure:
         same = [n for n, values in free.items() if n != named[0] and values == free[named[0]]]
         if same and name in look.shares and float(score.min()) >= 1 / len(free[named[0]]):
-            own = [one for one in lines_of_options.candidates(look) if name in one.names]
+            choices = [one for one in lines_of_options.candidates(look) if name in one.names]
             problem = f"'{name}' is never below {1 / len(free[named[0]]):.3g}, and '{named[0]}' and '{same[0]}' in "
             problem += f"{where[0]} are of the same classes: is it the confidence in one of them?"
-            raise InputError(problem, f"choose one: {' or '.join(lines_of_options.lines(look, own))}")
+            raise InputError(problem, f"choose one: {' or '.join(lines_of_options.lines(look, choices))}")
     if named:
         return [*contents]
     predicted = [n for n in free if len(free[n]) == 2 and column_evidence.event_of(score[:, 0], look.cells[n])]
@@ -947,13 +949,13 @@ def _one_hot_truth(
 ) -> list[str] | None:
     """Return the one group of columns of 0 and 1 that are named after the classes, one 1 in every row."""
     words = {tuple(classes), tuple(_words(contents, name)) if name in contents.members else tuple(classes)}
-    found = [
+    families = [
         family
-        for own in words
-        for family in column_evidence.families(list(columns), own)
+        for names in words
+        for family in column_evidence.families(list(columns), names)
         if column_evidence.are_one_hot(column_evidence.numbers(columns, family))
     ]
-    return found[0] if len(found) == 1 else None
+    return families[0] if len(families) == 1 else None
 
 
 def _names_of(contents: FileContents, family: Sequence[str], classes: Sequence[str], where: str) -> Array:
@@ -989,32 +991,36 @@ def label_names(labels: Sequence[Named]) -> list[str]:
     return [] if len(names) > 10_000 or all(is_number(text) for text in names) else names
 
 
-def _by_labels(own: Sequence[str], labels: Sequence[str], contents: FileContents) -> list[Group]:
+def _by_labels(column_names: Sequence[str], labels: Sequence[str], contents: FileContents) -> list[Group]:
     """Find columns that are named after the labels, alone or all with the same words before or after the label.
 
     Where they have the names alone, no other column may hold numbers: a class that no label names would be lost.
     Columns of text are no scores, and one of zeros in angle brackets (`<UNK>`) is of no class.
     """
-    found: list[Group] = []
+    families: list[Group] = []
     if len(labels) < 2:
-        return found
-    around = {(m[0], m[2]) for column in own if (m := column.partition(labels[0]))[1]}
+        return families
+    around = {(m[0], m[2]) for column in column_names if (m := column.partition(labels[0]))[1]}
     for before, after in sorted(around, key=lambda words: (len(words[0] + words[1]), words)):
-        if not {f"{before}{label}{after}" for label in labels} <= set(own):
+        if not {f"{before}{label}{after}" for label in labels} <= set(column_names):
             continue
-        columns = [c for c in own if c.startswith(before) and c.endswith(after) and len(c) > len(before + after)]
+        columns = [
+            c for c in column_names if c.startswith(before) and c.endswith(after) and len(c) > len(before + after)
+        ]
         names = [c[len(before) : len(c) - len(after)] for c in columns]
         scored = [
             i for i, name in enumerate(names) if name in labels or _may_be_class(contents.arrays[columns[i]], name)
         ]
         columns, names = [columns[i] for i in scored], [names[i] for i in scored]
         if not before + after:
-            columns = names = [c for c in own if c in labels]
-        others = [contents.arrays[c] for c in own if c not in columns]
+            columns = names = [c for c in column_names if c in labels]
+        others = [contents.arrays[c] for c in column_names if c not in columns]
         if before + after or not any(is_number(str(other.read(0, 1)[0])) for other in others if other.shape[0]):
-            found.append((columns, names, before + after))
+            families.append((columns, names, before + after))
     return [
-        group for group in found if not column_evidence.are_one_hot(column_evidence.numbers(contents.arrays, group[0]))
+        group
+        for group in families
+        if not column_evidence.are_one_hot(column_evidence.numbers(contents.arrays, group[0]))
     ]
 
 
@@ -1024,17 +1030,17 @@ def _may_be_class(array: Named, name: str) -> bool:
     return table is not None and (bool(table.any()) or not (name.startswith("<") and name.endswith(">")))
 
 
-def _numbered(own: Sequence[str], any_word: bool = False) -> list[Group]:
+def _numbered(column_names: Sequence[str], any_word: bool = False) -> list[Group]:
     """Find columns numbered 0 .. K-1, with a word for scores beside the number, or with nothing but numbers.
 
     Args:
         any_word: any word may stand beside the number, and numbers may begin at 1.
     """
     groups: dict[tuple[str, str], dict[int, str]] = {}
-    for column in own:
+    for column in column_names:
         if parts := NUMBERED.match(column):
             groups.setdefault((parts[1], parts[3]), {})[int(parts[2])] = column
-    found: list[Group] = []
+    families: list[Group] = []
     for (before, after), columns in groups.items():
         words = set(re.split(r"[^a-z]+", f"{before} {after}".lower())) - {""}
         numbers = sorted(columns)
@@ -1043,15 +1049,15 @@ def _numbered(own: Sequence[str], any_word: bool = False) -> list[Group]:
         if (
             len(numbers) > 1
             and from_zero
-            and (any_word or (words & roles.ABOUT_SCORES if words else len(columns) == len(own)))
+            and (any_word or (words & roles.ABOUT_SCORES if words else len(columns) == len(column_names)))
         ):
-            found.append(([columns[k] for k in numbers], [str(k) for k in numbers], before + after))
-    return found
+            families.append(([columns[k] for k in numbers], [str(k) for k in numbers], before + after))
+    return families
 
 
-def _named(own: Sequence[str], labels: Sequence[str]) -> list[Group]:
+def _named(column_names: Sequence[str], labels: Sequence[str]) -> list[Group]:
     """Find columns such as `p_benign, p_malignant` beside labels that are numbers."""
-    pairs = [(m[1].lower(), m[2], c) for c in own if class_in_name(c) and (m := roles.OF_CLASS.match(c))]
+    pairs = [(m[1].lower(), m[2], c) for c in column_names if class_in_name(c) and (m := roles.OF_CLASS.match(c))]
     if labels or len(pairs) < 2 or len({prefix for prefix, *_ in pairs}) > 1:
         return []
     return [([c for *_, c in pairs], [name for _, name, _ in pairs], pairs[0][0])]
@@ -1061,13 +1067,13 @@ def _joined(contents: FileContents, group: Group, where: str, name: str = "") ->
     wanted, names, common = group
     if len(wanted) == 1 and len(contents.arrays[wanted[0]].shape) == 2:
         return replace(contents, scores=wanted[0])
-    known = _columns(contents)
-    columns = [_spelled(known, column, "--scores" if name else "column", where, contents) for column in wanted]
+    by_name = _columns(contents)
+    columns = [_spelled(by_name, column, "--scores" if name else "column", where, contents) for column in wanted]
     block = read_all(_block(contents, columns, "column", where))
     name = name or ", ".join(wanted)
     prefix = normal(common).strip("_").replace("__", "_")
     texts = [
-        str(cell) for one in columns if known[one].dtype.kind in "USO" for cell in known[one].read(0, 1000).tolist()
+        str(cell) for one in columns if by_name[one].dtype.kind in "USO" for cell in by_name[one].read(0, 1000).tolist()
     ]
     return replace(
         contents,
@@ -1082,9 +1088,9 @@ def _joined(contents: FileContents, group: Group, where: str, name: str = "") ->
 
 def _block(contents: FileContents, columns: Sequence[str], option: str, where: str) -> Memory:
     """Return columns of numbers side by side, (N, columns)."""
-    known = _columns(contents)
-    own = [_spelled(known, column.strip(), option, where, contents) for column in columns]
-    return Memory(np.column_stack([_numbers(read_all(known[name]), name, where) for name in own]))
+    by_name = _columns(contents)
+    names = [_spelled(by_name, column.strip(), option, where, contents) for column in columns]
+    return Memory(np.column_stack([_numbers(read_all(by_name[name]), name, where) for name in names]))
 
 
 def _numbers(column: Array, name: str, where: str) -> Array:
@@ -1120,9 +1126,13 @@ def reading_advice(contents: FileContents, no_probability: str) -> str:
 def no_labels(contents: FileContents, scores: str, raw: Named) -> str:
     """Return the lines that say what the labels are, of a file in which no name does."""
     table = np.asarray(column_evidence.sample(raw), np.float64)
-    found = lines_of_options.lines_with_labels(contents, scores, table, contents.classes.get(scores))
+    option_lines = lines_of_options.lines_with_labels(contents, scores, table, contents.classes.get(scores))
     fix = "labels in a file of their own: --labels FILE"
-    return f"choose them: {' or '.join(found)}; {fix}" if found else f"choose them with --labels KEY, or {fix}"
+    return (
+        f"choose them: {' or '.join(option_lines)}; {fix}"
+        if option_lines
+        else f"choose them with --labels KEY, or {fix}"
+    )
 
 
 def without_header(contents: FileContents) -> str:
@@ -1134,11 +1144,11 @@ def without_header(contents: FileContents) -> str:
     if contents.scores:
         raw = contents.arrays[contents.scores]
         table = np.asarray(column_evidence.sample(raw), np.float64)
-        found = lines_of_options.lines_with_labels(contents, contents.scores, table, None) or ["--labels FILE"]
+        option_lines = lines_of_options.lines_with_labels(contents, contents.scores, table, None) or ["--labels FILE"]
     else:
         look = lines_of_options.ColumnLook(contents)
-        found = lines_of_options.lines(look, lines_of_options.candidates(look))
-    return " or ".join(f"--no-header {line}" for line in found[:4] or [""]) + f"; {plain}"
+        option_lines = lines_of_options.lines(look, lines_of_options.candidates(look))
+    return " or ".join(f"--no-header {line}" for line in option_lines[:4] or [""]) + f"; {plain}"
 
 
 def is_numeric(array: Named) -> bool:

@@ -405,10 +405,10 @@ def rows_by(values: Array) -> dict[Any, Ints]:
     >>> rows_by(np.array(["b", "a", "b"]))
     {'a': array([1]), 'b': array([0, 2])}
     """
-    known, codes = coded(values)
-    order = np.argsort(codes.astype(np.min_scalar_type(len(known))), kind="stable")
+    distinct, codes = coded(values)
+    order = np.argsort(codes.astype(np.min_scalar_type(len(distinct))), kind="stable")
     rows = np.split(order, np.cumsum(np.bincount(codes))[:-1])
-    return {value: rows[code] for value, code in sorted(zip(known, range(len(known))))}
+    return {value: rows[code] for value, code in sorted(zip(distinct, range(len(distinct))))}
 
 
 def coded(values: Array) -> tuple[list[Any], Ints]:
@@ -417,11 +417,11 @@ def coded(values: Array) -> tuple[list[Any], Ints]:
     >>> coded(np.array(["b", "a", "b"]))
     (['b', 'a'], array([0, 1, 0]))
     """
-    codes, known = np.empty(len(values), np.int64), dict[Any, int]()
+    codes, code_of = np.empty(len(values), np.int64), dict[Any, int]()
     for start in range(0, len(values), CHUNK):
         part = values[start : start + CHUNK].tolist()
-        codes[start : start + CHUNK] = [known.setdefault(value, len(known)) for value in part]
-    return [*known], codes
+        codes[start : start + CHUNK] = [code_of.setdefault(value, len(code_of)) for value in part]
+    return [*code_of], codes
 
 
 def columns_by(

@@ -63,13 +63,13 @@ def columns(contents: FileContents, reading: Reading = AS_IS, where: str = "") -
     Raises:
         InputError: a column that was asked for is not there.
     """
-    one = {name: normal(name) for name, array in contents.arrays.items() if array.shape[1:] in ((), (1,))}
+    spellings = {name: normal(name) for name, array in contents.arrays.items() if array.shape[1:] in ((), (1,))}
 
-    def first(role: Role, wanted: str | None = None, option: str = "", names: Sequence[str] = tuple(one)) -> str:
+    def first(role: Role, wanted: str | None = None, option: str = "", names: Sequence[str] = tuple(spellings)) -> str:
         if wanted:
             array_names.column(contents, wanted, option, where)
             return wanted
-        return next((name for known in (role.names, role.weak) for name in names if one[name] in known), "")
+        return next((name for words in (role.names, role.weak) for name in names if spellings[name] in words), "")
 
     confidence = first(CONFIDENCE, reading.confidence, "--confidence")
     exclusive(
@@ -77,7 +77,7 @@ def columns(contents: FileContents, reading: Reading = AS_IS, where: str = "") -
     )
     correct = "" if reading.predicted else first(CORRECT, reading.correct, "--correct")
     predicted = "" if correct else first(PREDICTED, reading.predicted, "--predicted")
-    of_label = [name for name in one if name != predicted]
+    of_label = [name for name in spellings if name != predicted]
     label = "" if correct else first(LABELS, reading.labels, "--labels", of_label)
     if confidence and (correct or (predicted and label)):
         return ConfidenceNames(confidence, correct, predicted, label)
@@ -121,17 +121,17 @@ def predictions(
         c = _shares(column(named.confidence), named.confidence, where, reading.confidence_scale, notes)
         refuse_one_class(c, named, column, contents[0], where)
         y = _right(named, column, len(c), where, notes)
-        known, judged = ~np.isnan(c), y >= 0
-        n, missing = len(c), int((~known).sum())
+        scored, judged = ~np.isnan(c), y >= 0
+        n, missing = len(c), int((~scored).sum())
         if missing == n:
             raise InputError(f"no row of {where} holds a confidence ('{named.confidence}')", "is it another column?")
-        bare, lost = known & ~judged, ~known
+        bare, lost = scored & ~judged, ~scored
         if bare.any() and reading.fate("labels") == "refuse":
             first = int(np.flatnonzero(bare)[0])
             problem = f"{count_text(int(bare.sum()), 'row')} of {where} without a verdict, first row {first}"
             raise InputError(f"{problem} ('{named.correct or named.label}')", per_row.LEAVE_OUT)
-        order = [np.flatnonzero(rows) for rows in (known & judged, bare, lost)]
-        at, ends = np.concatenate(order), np.cumsum([0, *map(len, order)])
+        order = [np.flatnonzero(rows) for rows in (scored & judged, bare, lost)]
+        row_order, ends = np.concatenate(order), np.cumsum([0, *map(len, order)])
         keep: Ints | None = None if ends[1] == n else order[0]
         if missing and reading.fate("answers") != "wrong":
             sure = lost & judged
@@ -147,7 +147,7 @@ def predictions(
             few = count_text(values, "value")
             notes.append(f"the confidence takes {few} only: bins and curves can show no more than these")
         verdict = named.correct or named.label
-        every = None if keep is None else at
+        every = None if keep is None else row_order
         further, names_of = per_row.per_row_fields(
             contents, sources, reading, n, every, named.confidence, verdict, notes
         )
@@ -213,31 +213,31 @@ def refuse_one_class(
     Raises:
         InputError: it is the probability of one class.
     """
-    known = np.flatnonzero(~np.isnan(c))
-    if len(known) < column_evidence.FEWEST or not float(c[known].min()) < 0.5:
+    rows = np.flatnonzero(~np.isnan(c))
+    if len(rows) < column_evidence.FEWEST or not float(c[rows].min()) < 0.5:
         return
     label = named.label or next((n for n in contents.arrays if n in LABELS and n != named.confidence), "")
     if named.predicted:
         predicted = [text for i, text in enumerate(_same_form(column(named.predicted))) if not np.isnan(c[i])]
     elif label and named.correct:  # the label where the prediction was right, the other class elsewhere
         verdicts = _verdicts(column(named.correct), named.correct, where)
-        known = known[verdicts[known] >= 0]
-        right = verdicts[known] == 1
-        texts = np.array(_same_form(column(label)), object)[known]
+        rows = rows[verdicts[rows] >= 0]
+        right = verdicts[rows] == 1
+        texts = np.array(_same_form(column(label)), object)[rows]
         classes = sorted(set(texts.tolist()))
         if len(classes) != 2:
             return
         predicted = np.where(right == (texts == classes[0]), classes[0], classes[1]).tolist()
     else:
         return
-    event = column_evidence.event_of(c[known], predicted)
+    event = column_evidence.event_of(c[rows], predicted)
     if not event:
         return
     by = f"'{named.predicted}' is {event}" if named.predicted else f"{event} is predicted"
     options = f"--scores {shlex.quote(named.confidence)} --event {shlex.quote(event)}"
     options += f" --labels {shlex.quote(label)}" if label else ""
     raise InputError(
-        f"'{named.confidence}' in {where} is high where {by}, low elsewhere, and goes down to {c[known].min():.3g}: "
+        f"'{named.confidence}' in {where} is high where {by}, low elsewhere, and goes down to {c[rows].min():.3g}: "
         f"it is the probability of {event}, not of the predicted class",
         f"read it as that: {options}",
     )
@@ -251,13 +251,13 @@ def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where
         return np.zeros(n, np.int64)
     else:
         predicted, label = (_same_form(column(name)) for name in (named.predicted, named.label))
-        known, absent = {*label}, {text for text in label if text.lower() in ABSENT} - {*predicted}
+        label_texts, absent = {*label}, {text for text in label if text.lower() in ABSENT} - {*predicted}
         y = np.array([-1 if b in absent else a == b for a, b in zip(predicted, label)], np.int64)
         values = column(named.predicted)
         if values.dtype.kind in "USO":
             per_row.refuse_missing(Memory(values), named.predicted, [*map(str, values.tolist())])
         for row, (a, b) in enumerate(zip(predicted, label)):
-            if a != b and a not in known and a.casefold() == b.casefold():
+            if a != b and a not in label_texts and a.casefold() == b.casefold():
                 problem = f"row {row} of {where} predicts {a[:40]!r} of {b[:40]!r}, which differ in case alone"
                 raise InputError(problem, f"write the classes in '{named.predicted}' and '{named.label}' alike")
         notes.append(f"right is where '{named.predicted}' equals '{named.label}'")
@@ -271,10 +271,12 @@ def _shares(values: Array, name: str, where: str, scale: str | None, notes: list
     most, percent = None if scale is None else SCALES[scale], 0
     if values.dtype.kind in "USO":
         cells = [str(cell).strip() for cell in values.tolist()]
-        known = [cell for cell in cells if cell.lower() not in ABSENT]
-        percent = sum(cell.endswith("%") for cell in known)
-        if percent and percent < len(known) and most is None:
-            problem = f"{percent:,} of {len(known):,} confidences ('{name}') in {where} are percentages, the others not"
+        present = [cell for cell in cells if cell.lower() not in ABSENT]
+        percent = sum(cell.endswith("%") for cell in present)
+        if percent and percent < len(present) and most is None:
+            problem = (
+                f"{percent:,} of {len(present):,} confidences ('{name}') in {where} are percentages, the others not"
+            )
             raise InputError(problem, "pass --confidence-scale percent if all of them are")
         if percent and most is None:
             most = 100.0
@@ -328,7 +330,7 @@ def _verdicts(values: Array, name: str, where: str) -> Ints:
         right, wrong = values == 1, values == 0
     else:
         cells = [str(cell).strip().lower() for cell in values.tolist()]
-        right, wrong = (np.array([cell in known for cell in cells], bool) for known in (RIGHT_WORDS, WRONG_WORDS))
+        right, wrong = (np.array([cell in words for cell in cells], bool) for words in (RIGHT_WORDS, WRONG_WORDS))
         absent = np.array([cell in ABSENT for cell in cells], bool)
     odd = np.flatnonzero(~(right | wrong | absent))
     if len(odd):

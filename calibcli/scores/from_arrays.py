@@ -80,7 +80,7 @@ def split(
                 for key, array in ((score_name, scores), (label_name, targets))
                 if array is not None
             }
-        one = FileContents(
+        label_contents = FileContents(
             file.format,
             arrays | {key: _columns(array, i % together, ()) for key, array in near.items()},
             kinds={score_name: array_names.declared_kind(file, score_name)},
@@ -91,14 +91,16 @@ def split(
             labels=label_name,
         )
         alone = dataclasses.replace(reading, classes=None, labels=label_name or None, scores=score_name)
-        absent = np.zeros(1, bool) if not unknown else read_all(one.arrays[label_name]) == UNKNOWN
+        absent = np.zeros(1, bool) if not unknown else read_all(label_contents.arrays[label_name]) == UNKNOWN
         if absent.all():
             raise InputError(f"no row says whether it has the label '{name}'", "leave that label out")
         if absent.any():  # of this label, not of the whole row
-            known = np.where(absent, np.nan, read_all(one.arrays[label_name]))
-            one = dataclasses.replace(one, arrays={**one.arrays, label_name: Memory(known)})
+            known_targets = np.where(absent, np.nan, read_all(label_contents.arrays[label_name]))
+            label_contents = dataclasses.replace(
+                label_contents, arrays={**label_contents.arrays, label_name: Memory(known_targets)}
+            )
             alone = dataclasses.replace(alone, multilabel=True)
-        out[name] = predictions([one], sources, alone, progress)
+        out[name] = predictions([label_contents], sources, alone, progress)
     return out
 
 
@@ -220,10 +222,10 @@ def of_labels(scores: npt.ArrayLike, /, labels: npt.ArrayLike, **how: Unpack[How
         InputError: also columns of two data frames in different orders.
     """
 
-    one, two = (class_names_of(data_frames.names_of(frame)) for frame in (scores, labels))
-    if one != two and set(one) == set(two):
+    score_names, label_names = (class_names_of(data_frames.names_of(frame)) for frame in (scores, labels))
+    if score_names != label_names and set(score_names) == set(label_names):
         raise InputError("scores and targets have their columns in different orders", "pass targets[scores.columns]")
-    return split(*_as_file(scores, labels, how, classes=one))
+    return split(*_as_file(scores, labels, how, classes=score_names))
 
 
 def _as_file(
@@ -310,10 +312,10 @@ def _can_be_labels(values: Array, least: float) -> bool:
             values = values.astype(np.float64)
     if values.dtype.kind not in "fiu":
         return values.dtype.kind in "USOb"
-    known = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     if values.ndim > 1 and min(values.shape) > 1:
-        return bool(((known == 0) | (known == 1)).all())
-    return bool((known >= least).all() and (known.dtype.kind != "f" or (known == np.floor(known)).all()))
+        return bool(((finite == 0) | (finite == 1)).all())
+    return bool((finite >= least).all() and (finite.dtype.kind != "f" or (finite == np.floor(finite)).all()))
 
 
 def of_confidence(

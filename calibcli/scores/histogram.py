@@ -238,11 +238,11 @@ class HistogramCells:
         with np.errstate(invalid="ignore"):  # inf - inf where the NLL is infinite
             variance = squares - means * means
             spread = np.sqrt(np.where(variance > ROUNDING * squares, variance, 0.0))
-        at = used % PLACES
-        lower = (np.searchsorted(_starts(), at % (PLACES // 2), side="right") - 1) / CELLS
+        place = used % PLACES
+        lower = (np.searchsorted(_starts(), place % (PLACES // 2), side="right") - 1) / CELLS
         means[0] += lower
         spread[:, count == 1] = 0.0
-        spread[:2, at >= PLACES // 2] = 0.0
+        spread[:2, place >= PLACES // 2] = 0.0
         tilt, single = _tilt(lower, means[1], spread[1]), ~spread.any(axis=0)
         upper = count / (1 + tilt * tilt)
         rows = np.concatenate([np.arange(len(used)), np.flatnonzero(~single)])

@@ -269,12 +269,12 @@ class RepeatedRows(Mistake):
         telling = (scores[1:-1] != scores[0]).any(axis=0) if rows.k > 1 else np.ones(len(rows), bool)
         telling &= at_label != 1
         wrong = (rows.best if rows.k > 1 else scores[0] > 0.5) != labels
-        scores, own = scores.astype(np.float32, copy=False), np.array([at_label, labels], np.float32)
+        scores, label_data = scores.astype(np.float32, copy=False), np.array([at_label, labels], np.float32)
         if not telling.all():
-            scores, own, wrong = scores[:, telling], own[:, telling], wrong[telling]
+            scores, label_data, wrong = scores[:, telling], label_data[:, telling], wrong[telling]
         scores += np.float32(0)  # -0 is 0, also when it is rounded
         self.scores.append(scores)
-        self.own.append(own)
+        self.own.append(label_data)
         self.wrong.append(wrong)
         self.near.append(hash_rows(round_to_digits(scores)))
 
@@ -324,10 +324,12 @@ class RepeatedRows(Mistake):
         """
         if self.alike <= MOST_COPIES * n:
             return 0
-        wrong, rows, one = self._groups(self.near)
+        wrong, rows, representative = self._groups(self.near)
         if rows.max() > TOGETHER:
             return 0
-        by_margin = np.argsort(np.concatenate([_margins(scores) for scores in self.scores])[one], kind="stable")
+        by_margin = np.argsort(
+            np.concatenate([_margins(scores) for scores in self.scores])[representative], kind="stable"
+        )
         wrong, rows = wrong[by_margin], rows[by_margin]
         if not one_outcome(wrong, rows):
             return 0
@@ -527,9 +529,9 @@ def scan(
         ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
     scores, tell = reusing(scores), progress or extensions.tell
     for start in range(0, n, step):
-        for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
-            known = None if labels is None else np.asarray(labels[at : at + len(part)])
-            result.add(part, known, at, sampled=at // height % every == 0)
+        for first_row, part in _pieces(scores, start, min(start + step, n), height, which, ends):
+            block_labels = None if labels is None else np.asarray(labels[first_row : first_row + len(part)])
+            result.add(part, block_labels, first_row, sampled=first_row // height % every == 0)
         tell(min(1.0, (start + step) / n), "checking scores")
     result.ends = None if result.nonfinite.count else ends
     return result
@@ -551,9 +553,9 @@ def _pieces(
     block = scores.read(start, stop)
     if block.dtype not in (np.float32, np.float64):
         block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
-    for at in range(0, len(block), height):
-        here = slice(start + at, start + min(at + height, len(block)))
-        yield here.start, Piece(block[at : at + height], which, ends and (ends[0][here], ends[1][here]))
+    for offset in range(0, len(block), height):
+        here = slice(start + offset, start + min(offset + height, len(block)))
+        yield here.start, Piece(block[offset : offset + height], which, ends and (ends[0][here], ends[1][here]))
 
 
 def _rounding_of_sum(k: int, decimals: int | None) -> float:
@@ -671,10 +673,10 @@ def _sound_cycles(image: Sequence[int], mutual: set[tuple[int, int]]) -> dict[in
     seen: set[int] = set()
     for first in sorted(r for r, c in mutual if r != c):  # a cycle without such a pair does not count
         cycle: dict[int, int] = {}
-        at = first
-        while at not in seen:
-            seen.add(at)
-            cycle[at] = at = image[at]
+        current = first
+        while current not in seen:
+            seen.add(current)
+            cycle[current] = current = image[current]
         if sum(move in mutual for move in cycle.items()) > len(cycle) / 2:
             moved |= cycle
     return {r: c for r, c in moved.items() if r != c}
@@ -722,8 +724,8 @@ def row_hashes(predictions: Predictions, classes: Sequence[str] | None = None) -
     Args:
         classes: the order in which the columns are taken, where they have these names.
     """
-    out, own = np.empty(predictions.n, np.uint64), [*(predictions.classes or ())]
-    order = [own.index(name) for name in classes] if classes and {*classes} == {*own} else [*range(predictions.k)]
+    out, names = np.empty(predictions.n, np.uint64), [*(predictions.classes or ())]
+    order = [names.index(name) for name in classes] if classes and {*classes} == {*names} else [*range(predictions.k)]
     with np.errstate(all="ignore"):
         for start, block in predictions.blocks():
             out[start : start + len(block)] = hash_rows(np.ascontiguousarray(block.T[order]))
@@ -759,8 +761,8 @@ def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --
     if not (len(a) and len(b)):
         return ""
     a.sort()
-    at = np.minimum(np.searchsorted(a, b), len(a) - 1)
-    rows = int((a[at] == b).sum())
+    nearest = np.minimum(np.searchsorted(a, b), len(a) - 1)
+    rows = int((a[nearest] == b).sum())
     same = a[1:] == a[:-1]
     twins = np.append(same, False) | np.append(False, same)
     share, chance = rows / len(b), float(twins.mean())

@@ -194,8 +194,8 @@ def _rows(contents: FileContents) -> dict[str, Any]:
     if pictures:
         return {**size, "pictures": ", ".join(pictures)}
     labels = [name for name in contents.arrays if normal(name) in TABLE_LABELS]
-    known = {*TEXTS.names, *(name for pair in PAIRS for name in pair)}
-    texts = [name for name, array in contents.arrays.items() if normal(name) in known and array.dtype.kind == "O"]
+    text_names = {*TEXTS.names, *(name for pair in PAIRS for name in pair)}
+    texts = [name for name, array in contents.arrays.items() if normal(name) in text_names and array.dtype.kind == "O"]
     return {**size, "texts": ", ".join(texts), "labels": ", ".join(labels)} if labels and texts else {}
 
 

@@ -351,9 +351,9 @@ class LeftOut:
 def notes_of(*inputs: Predictions) -> list[str]:
     """Collect the notes of all inputs, each once; if there are several inputs, with the files that it is about."""
     sources_by_note: dict[str, list[str]] = {}
-    for one in inputs:
-        for note in one.notes:
-            sources_by_note.setdefault(note, []).append(one.source)
+    for data in inputs:
+        for note in data.notes:
+            sources_by_note.setdefault(note, []).append(data.source)
     if len(inputs) == 1:
         return list(sources_by_note)
     return [f"{', '.join(dict.fromkeys(sources))}: {note}" for note, sources in sources_by_note.items()]
@@ -404,13 +404,13 @@ def gather(array: Named, rows: Ints, near: int = 1, memory: Array | None = None)
         return np.asarray(array.rows(rows))
     out = np.empty((len(rows), *array.shape[1:]), array.dtype) if memory is None else memory[: len(rows)]
     order, most, done = np.argsort(rows, kind="stable"), rows_of(array), 0
-    at = np.asarray(rows)[order]
-    gaps = np.flatnonzero(np.diff(at) > rows_of(array, near)) + 1
-    for end in (*gaps.tolist(), len(at)):
+    sorted_rows = np.asarray(rows)[order]
+    gaps = np.flatnonzero(np.diff(sorted_rows) > rows_of(array, near)) + 1
+    for end in (*gaps.tolist(), len(sorted_rows)):
         while done < end:
-            first = int(at[done])
-            last = min(end, int(np.searchsorted(at, first + most)))
-            out[order[done:last]] = array.read(first, int(at[last - 1]) + 1)[at[done:last] - first]
+            first = int(sorted_rows[done])
+            last = min(end, int(np.searchsorted(sorted_rows, first + most)))
+            out[order[done:last]] = array.read(first, int(sorted_rows[last - 1]) + 1)[sorted_rows[done:last] - first]
             done = last
     return out
 

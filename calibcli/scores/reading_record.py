@@ -180,15 +180,15 @@ def lines(read: Mapping[str, Any]) -> list[str]:
     """
     scores, classes = str(read.get("scores", "")).split(","), [*read.get("classes", ())]
     kind = str(read.get("kind", "")).replace("_", "-")
-    of = f" of {_short(classes)}" if classes else ""
-    of += f" ({len(classes):,} classes)" if len(classes) > SHOWN else ""
+    class_text = f" of {_short(classes)}" if classes else ""
+    class_text += f" ({len(classes):,} classes)" if len(classes) > SHOWN else ""
     event = f" (event: {read['event']})" if read.get("event") else ""
     truth = f"truth: {read['labels']}" if read.get("labels") else "no truth"
     unit = f"in {count_text(read.get('groups', 0), 'group')} by {read['group']}" if read.get("group") else ""
     unit = unit or (f"samples repeated by {read['repeats']}" if read.get("repeats") else "each its own unit")
     weights = f", weights: {read['weights']}" if read.get("weights") else ""
     rows = f"{count_text(int(read.get('rows', 0)), 'row')}, {unit}{weights}"
-    out = [f"read: {_short(scores)} as {kind}{of}{event}; {truth}; {rows}"]
+    out = [f"read: {_short(scores)} as {kind}{class_text}{event}; {truth}; {rows}"]
     rivals = set(read.get("rivals", ()))
     unused = [name + " (could be scores too)" * (name in rivals) for name in read.get("unused", ())]
     left_out = {cause: int(count) for cause, count in read.get("left_out", {}).items() if count}
@@ -199,8 +199,8 @@ def lines(read: Mapping[str, Any]) -> list[str]:
         "stated": " ".join(_option(name, value) for name, value in read.get("stated", {}).items()),
         "assumed": "; ".join(ASSUMED[key] for key in read.get("assumed", ()) if key in ASSUMED and key != "classes"),
     }
-    said = ". ".join(f"{name}: {text}" for name, text in more.items() if text)
-    return [*out, f"      {said}"] if said else out
+    further = ". ".join(f"{name}: {text}" for name, text in more.items() if text)
+    return [*out, f"      {further}"] if further else out
 
 
 def _causes(left_out: Mapping[str, int]) -> str:

@@ -116,10 +116,10 @@ def reading_of(how: Mapping[str, Any]) -> Reading:
     Raises:
         UsageError: there is no such option.
     """
-    known = {f.name for f in dataclasses.fields(Reading)}
+    options = {f.name for f in dataclasses.fields(Reading)}
     for name in how:
-        if name not in known:
-            raise UsageError(f"unknown option '{name}' of reading", did_you_mean(name, known))
+        if name not in options:
+            raise UsageError(f"unknown option '{name}' of reading", did_you_mean(name, options))
     return Reading(**({**how, "by": (how["by"],)} if isinstance(how.get("by"), str) else how))
 
 
@@ -186,8 +186,8 @@ def load(source: Source, contents: FileContents | None = None) -> FileContents:
             refuse_unused_options(contents, source)
         if other_files.STATE in contents.arrays:
             other_files.refuse_other_file(other_files.PARTIAL, source)
-        known = array_names.candidates(contents) or contents.lacking or confidence.columns(contents)
-        if known or array_names.score_columns([contents]):
+        recognized = array_names.candidates(contents) or contents.lacking or confidence.columns(contents)
+        if recognized or array_names.score_columns([contents]):
             return contents
     except InputError as error:
         other_files.refuse_other_file(other_files.before_reading(source), source)
@@ -210,10 +210,12 @@ def predictions(
     """Check the arrays of all files together as one data set; with `tasks`, check each task by itself."""
     check_options(reading)
     if reading.tasks:
-        one = dataclasses.replace(reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK))
+        per_task = dataclasses.replace(
+            reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK)
+        )
         files = tasks.files_of(contents, sources)
         names = tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files])
-        parts = [predictions(*each, one, progress) for each in files]
+        parts = [predictions(*each, per_task, progress) for each in files]
         parts = left_out.alike(parts) if "wrong" in fates_of(reading.missing).values() else parts
         return tasks.join_tasks(parts, names)
     if len(contents) > 1 and not reading.shards:
@@ -264,21 +266,21 @@ def _one_dataset(
     classes, confirmed = classes_of(first, reading, name, k)
     odd = {} if count is None or raw_labels is None else per_row.without_class(raw_labels, scores, classes, reading)
     aside = {cause: rows for cause, rows in odd.items() if reading.fate(cause) != "refuse"}
-    every, known = scores, np.delete(np.arange(n), np.concatenate([*aside.values()])) if aside else None
-    if known is not None and raw_labels is not None:
-        if not len(known):
+    every, kept = scores, np.delete(np.arange(n), np.concatenate([*aside.values()])) if aside else None
+    if kept is not None and raw_labels is not None:
+        if not len(kept):
             raise InputError(f"no row of {where} has a label that is one of the classes", "are these its labels?")
-        scores, raw_labels = array_names.in_memory(PickedScores(scores, known)), PickedScores(raw_labels, known)
+        scores, raw_labels = array_names.in_memory(PickedScores(scores, kept)), PickedScores(raw_labels, kept)
     with Digests([*sources, *label_file], reading.hashed) as digests:
-        of, labels = _classes_and_labels(reading, name, scores, classes, raw_labels, label_name, notes)
+        binary, labels = _classes_and_labels(reading, name, scores, classes, raw_labels, label_name, notes)
         rows, scanned, kind = _check_rows(scores, labels, first, name, reading, ragged, notes, progress)
         ignored = 0 if labels is None or labels.dropped is None else int(labels.dropped.sum())
         dropped = {"nonfinite": scores.shape[0] - ignored - rows.scores.shape[0], "ignored": ignored}
-        if known is not None:
-            rows = dataclasses.replace(rows, keep=known if rows.keep is None else known[rows.keep])
+        if kept is not None:
+            rows = dataclasses.replace(rows, keep=kept if rows.keep is None else kept[rows.keep])
         clip = _smallest(reading, kind, k, notes)
         if scanned.forced is None and width == 1:
-            event = of.classes[1] if of.classes else ""
+            event = binary.classes[1] if binary.classes else ""
             positive_class.refuse_confidence(scanned, rows, kind, first, name, label_name, event)
         unrelated = ""
         if labels is not None and reading.need_labels:
@@ -289,9 +291,9 @@ def _one_dataset(
                 "the scores of every row fall from the first column to the last: the largest of each row, sorted?"
             )
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
-        notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), clip, sure))
+        notes += scanned.verdicts(Outcome(scanned, kind, binary.classes, bool(reading.weights), clip, sure))
         others, causes = _usable(aside, every, scanned, reading, where)
-        keep = rows.keep if known is None else np.append(np.asarray(rows.keep), others)
+        keep = rows.keep if kept is None else np.append(np.asarray(rows.keep), others)
         further, names_of = per_row.per_row_fields(contents, sources, reading, n, keep, name, label_name, notes)
         taken = [name, label_name, reading.weights or "", reading.group or contents[0].groups]
         named = repeated_samples.columns(contents, reading, n, rows.keep, taken)
@@ -299,8 +301,8 @@ def _one_dataset(
         rivals = array_names.rivals_of(first, name)
         files = digests.files()
     base = reading.label_base or 0
-    numbers = range(base, base + k)[:: -1 if of.turned else 1]
-    values = [*(of.classes or ())] if labels is not None and labels.names else [*numbers]  # in the file, by code
+    numbers = range(base, base + k)[:: -1 if binary.turned else 1]
+    values = [*(binary.classes or ())] if labels is not None and labels.names else [*numbers]  # in the file, by code
     varied = ragged and scanned.nonfinite.masked.count > 0
     guess_nll, guess_accuracy = scanned.nonfinite.guess(k) if varied else (0.0, 0.0)
     samples = sum((Counter(c.left_out) for c in contents), Counter[str]())
@@ -310,7 +312,7 @@ def _one_dataset(
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
         kind=kind,
         source=where,
-        classes=of.classes,
+        classes=binary.classes,
         notes=notes,
         sha256=fingerprint(files[: None if len(sources) > 1 else 1]),
         record=ReadingRecord(
@@ -339,8 +341,8 @@ def _one_dataset(
             guess_nll=guess_nll,
             guess_accuracy=guess_accuracy,
             members=first.members.get(name, ()),
-            grounds=_grounds(first, reading, name, label_name, bool(scanned.forced), confirmed, of.classes),
-            assumed=_assumed(reading, width, confirmed, of.classes, labels is not None),
+            grounds=_grounds(first, reading, name, label_name, bool(scanned.forced), confirmed, binary.classes),
+            assumed=_assumed(reading, width, confirmed, binary.classes, labels is not None),
             stated=reading.stated if first.format != "arrays" else {},
             unused=unused,
             rivals=[column for family, *_ in rivals for column in family],
@@ -360,8 +362,8 @@ def _one_dataset(
             labels=np.zeros(len(others), np.int64),
             **left_out.split_fields(further, slice(rows.scores.shape[0], None)),
         )
-        beside = swap_classes(beside) if of.first else beside
-    read = swap_classes(read) if of.first else read
+        beside = swap_classes(beside) if binary.first else beside
+    read = swap_classes(read) if binary.first else read
     read = read if labels is None else repeated_samples.seen(read, named, reading.ids, contents[0].ids)
     return left_out.decided(read, beside, causes, lost, reading)
 
@@ -398,10 +400,10 @@ def _grounds(
 ) -> dict[str, Ground]:
     """Return how it is known what the parts of the input are."""
     own_name = contents.scores == name and name not in contents.members
-    known = array_names.declared_kind(contents, name) or own_name or name in (*SCORES.all, *ONE_SCORE.all)
+    by_name = array_names.declared_kind(contents, name) or own_name or name in (*SCORES.all, *ONE_SCORE.all)
     by_label: Ground = "named" if label_name in LABELS.all or contents.labels == label_name else "seen"
     return {
-        "scores": "stated" if reading.scores else "named" if known else "seen",
+        "scores": "stated" if reading.scores else "named" if by_name else "seen",
         "labels": "stated" if reading.labels else by_label,
         "classes": "stated" if classes_stated else "named" if classes else "assumed",
         "kind": "stated" if kind_stated else "seen",
@@ -435,21 +437,23 @@ def _classes_and_labels(
     Raises:
         InputError: the labels cannot be read, where they are needed; else they are left out.
     """
-    of, width = None, scores.shape[1]
+    binary, width = None, scores.shape[1]
     try:
         if width > 2 and not reading.event:
-            of = BinaryReading(classes, as_names(raw_labels, label_name, classes))
+            binary = BinaryReading(classes, as_names(raw_labels, label_name, classes))
         else:
-            of = read_binary(reading, name, width, classes, raw_labels, label_name)
-            if width == 2 and classes is None and of.classes and not reading.event:
-                first_name, second_name = of.classes
+            binary = read_binary(reading, name, width, classes, raw_labels, label_name)
+            if width == 2 and classes is None and binary.classes and not reading.event:
+                first_name, second_name = binary.classes
                 notes.append(f"the score columns are taken to be {first_name} and {second_name}, in this order")
-        return of, None if of.labels is None else read_labels(of.labels, label_name, scores, of.classes, reading)
+        return binary, None if binary.labels is None else read_labels(
+            binary.labels, label_name, scores, binary.classes, reading
+        )
     except InputError as error:
         if reading.need_labels:
             raise
         notes.append(f"labels are not used: {error.problem}")
-        return of or read_binary(reading, name, width, classes, None, ""), None
+        return binary or read_binary(reading, name, width, classes, None, ""), None
 
 
 def _check_rows(
@@ -470,13 +474,13 @@ def _check_rows(
     decimals, drop = contents.decimals.get(name), reading.drop_nonfinite
     forced, declared = kind_option(reading.kind), array_names.declared_kind(contents, name)
     scanned = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, forced=forced, progress=progress)
-    found = masks_of.find(rows.scores, rows.codes) if scanned.high - scanned.low >= masks_of.LEAST else None
-    if found is not None and found.found:  # from here on they are -inf for everybody
-        rows = dataclasses.replace(rows, scores=masks_of.left_out(rows.scores, found))
+    score_masks = masks_of.find(rows.scores, rows.codes) if scanned.high - scanned.low >= masks_of.LEAST else None
+    if score_masks is not None and score_masks.found:  # from here on they are -inf for everybody
+        rows = dataclasses.replace(rows, scores=masks_of.left_out(rows.scores, score_masks))
         scanned = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, forced=forced, progress=progress)
-    scanned.masks = found
+    scanned.masks = score_masks
     half, bad = scores.dtype.itemsize <= 2, scanned.nonfinite
-    masks = ragged or forced is not None or (found is not None and found.found)
+    masks = ragged or forced is not None or (score_masks is not None and score_masks.found)
     if drop and not scanned.finite:
         raise InputError(f"all {scanned.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
     if bad.count and not drop:
@@ -522,14 +526,22 @@ def _smallest(reading: Reading, kind: Kind, k: int, notes: list[str]) -> float:
 
 
 def _joined_scores(contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading) -> tuple[Named, bool]:
-    parts, ragged, known = [], False, list[str]()  # known: names of the classes, of the first file that has some
+    parts, ragged, class_order = (
+        [],
+        False,
+        list[str](),
+    )  # class_order: names of the classes, of the first file that has some
     for c, source in zip(contents, sources):
         here = array_names.pick_scores(c, reading.scores, source.name)
         part = c.arrays[here]
-        of = classes_of(c, Reading(), here, part.shape[-1] if len(part.shape) == 2 else 2)[0] or []
-        known = known or of
+        part_classes = classes_of(c, Reading(), here, part.shape[-1] if len(part.shape) == 2 else 2)[0] or []
+        class_order = class_order or part_classes
         ragged |= here in c.ragged
-        parts.append(part if ragged or of in ([], known) else array_names.in_order(part, of, known, source.name))
+        parts.append(
+            part
+            if ragged or part_classes in ([], class_order)
+            else array_names.in_order(part, part_classes, class_order, source.name)
+        )
     odd = next((i for i, p in enumerate(parts) if p.shape[1:] != parts[0].shape[1:]), 0)
     if odd and not ragged:
         problem = f"{sources[odd].name} has scores {tuple(parts[odd].shape)}, {sources[0].name} {tuple(parts[0].shape)}"
@@ -544,11 +556,11 @@ def label_array(
     `notes`.
     """
     wanted = reading.labels
-    own = wanted if wanted and wanted not in contents[0].arrays else ""
+    label_file = wanted if wanted and wanted not in contents[0].arrays else ""
     if not wanted and len(sources) == 1 and contents[0].format == "npy":
-        own = str(Path(sources[0].path).with_suffix(".labels.npy"))
-    if own and os.path.isfile(own):
-        source = Source(own)
+        label_file = str(Path(sources[0].path).with_suffix(".labels.npy"))
+    if label_file and os.path.isfile(label_file):
+        source = Source(label_file)
         return wanted or source.name, labels_of(source, contents, reading, notes), [source]
     picked = [(array_names.pick_labels(c, wanted, score_name, s.name), c, s) for c, s in zip(contents, sources)]
     absent = [s.name for name, _, s in picked if name is None]
@@ -605,8 +617,8 @@ def refuse_unused_options(contents: FileContents, source: Source) -> None:
     for name in ("lm_norm", "choices", "unlisted", "answer_token"):
         if getattr(source.options, name) and name not in contents.used and not contents.lacking:
             flag = f"--{name.replace('_', '-')}"
-            of = "log-likelihoods of lm-eval or LightEval" if name == "lm_norm" else "log-probabilities of tokens"
-            raise InputError(f"{flag} is for {of}; {source.name} is read as {contents.format}", "leave it out")
+            scores = "log-likelihoods of lm-eval or LightEval" if name == "lm_norm" else "log-probabilities of tokens"
+            raise InputError(f"{flag} is for {scores}; {source.name} is read as {contents.format}", "leave it out")
 
 
 def files_of(path: str | Path, reading: Reading) -> list[str | Path]:

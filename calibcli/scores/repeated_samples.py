@@ -32,7 +32,7 @@ def columns(
     Args:
         n: rows of all files.  keep: indices of the rows that are kept; None for all.  but: names of other columns.
     """
-    asked, found = (reading.ids, contents[0].ids), dict[str, Array]()
+    asked, id_columns = (reading.ids, contents[0].ids), dict[str, Array]()
     for name in contents[0].arrays:
         if name in but or not (name in asked or (n <= MOST and roles.names_rows(name))):
             continue
@@ -43,8 +43,8 @@ def columns(
         if len(flat) < len(parts) or sum(p.shape[0] for p in flat) != n:
             continue
         values = np.concatenate([texts_of(read_all(p)) if len(flat) > 1 else read_all(p) for p in flat])
-        found[name] = values if keep is None else values[keep]
-    return found
+        id_columns[name] = values if keep is None else values[keep]
+    return id_columns
 
 
 def seen(rows: Predictions, named: Mapping[str, Array], asked: str | None, fixed: str) -> Predictions:
@@ -54,36 +54,38 @@ def seen(rows: Predictions, named: Mapping[str, Array], asked: str | None, fixed
         named: columns that may be ids (N,).
         asked: the one that the user says is.  fixed: the one that is by the format of the file.
     """
-    unique, found = [], None
+    unique, repeats = [], None
     if asked and rows.ids is not None:  # also where it is a value inside the objects of a column
         named = {**named, asked: rows.ids}
     for name in sorted(named, key=lambda name: (name != asked, name != fixed, name not in roles.IDS)):
         codes = _codes(named[name])
         repeated = len(codes) - int(codes.max(initial=-1)) - 1
-        known = name == fixed or name in roles.IDS
+        is_id = name == fixed or name in roles.IDS
         if not repeated:
             unique.append(name)
-        elif found is None and rows.weight_kind != "count" and (name == asked or _one_sample(rows, codes, known)):
+        elif repeats is None and rows.weight_kind != "count" and (name == asked or _one_sample(rows, codes, is_id)):
             split = rows.groups is not None and _split(codes, rows.groups)
             python = rows.record.format == "arrays"
-            found = Repeats(name, repeated, split, python) if rows.groups is None or split else None
+            repeats = Repeats(name, repeated, split, python) if rows.groups is None or split else None
     notes = [*rows.notes]
-    if found is not None:
-        notes.append(f"{found.said(rows.n)}, so that intervals are too narrow; {found.fix}")
-    return dataclasses.replace(rows, notes=notes, record=dataclasses.replace(rows.record, repeats=found, unique=unique))
+    if repeats is not None:
+        notes.append(f"{repeats.said(rows.n)}, so that intervals are too narrow; {repeats.fix}")
+    return dataclasses.replace(
+        rows, notes=notes, record=dataclasses.replace(rows.record, repeats=repeats, unique=unique)
+    )
 
 
 def _codes(values: Array) -> Ints:
     """Return a number (N,) for each name, from 0; a row without a name gets one of its own."""
-    known, codes = np.unique(texts_of(values) if values.dtype.kind == "O" else values, return_inverse=True)
-    missing = np.zeros(len(known), bool)
-    if known.dtype.kind in "US":
-        missing = np.array([text.strip().lower() in MISSING for text in texts_of(known).tolist()], bool)
+    distinct, codes = np.unique(texts_of(values) if values.dtype.kind == "O" else values, return_inverse=True)
+    missing = np.zeros(len(distinct), bool)
+    if distinct.dtype.kind in "US":
+        missing = np.array([text.strip().lower() in MISSING for text in texts_of(distinct).tolist()], bool)
     if not missing.any():
         return codes.astype(np.int64)
-    own = missing[codes]
+    nameless = missing[codes]
     out = np.cumsum(~missing)[codes] - 1
-    out[own] = int((~missing).sum()) + np.arange(int(own.sum()))
+    out[nameless] = int((~missing).sum()) + np.arange(int(nameless.sum()))
     return out.astype(np.int64)
 
 
@@ -91,24 +93,24 @@ def _split(codes: Ints, groups: Ints) -> bool:
     return len(np.unique(codes * (int(groups.max(initial=0)) + 1) + groups)) > int(codes.max(initial=-1)) + 1
 
 
-def _one_sample(rows: Predictions, codes: Ints, known: bool) -> bool:
+def _one_sample(rows: Predictions, codes: Ints, is_id: bool) -> bool:
     """Return whether rows of the same name are looks at one sample, and not merely the rows of a fold or a site.
 
     The labels of one sample agree, and its scores are closer to each other than those of any two rows with this
     label. Where the column is known to be ids, its repeated rows count as such unless neither is so.
     """
     order = np.argsort(codes, kind="stable")
-    at = np.flatnonzero(codes[order][1:] == codes[order][:-1])
-    at = at[:: max(1, len(at) // PAIRS)]
-    first, second = order[at], order[at + 1]
+    pairs = np.flatnonzero(codes[order][1:] == codes[order][:-1])
+    pairs = pairs[:: max(1, len(pairs) // PAIRS)]
+    first, second = order[pairs], order[pairs + 1]
     labels = np.asarray(rows.labels[:])
     shares = np.bincount(labels) / max(1, len(labels))
-    expected = len(at) * (1 - float(shares @ shares))
+    expected = len(pairs) * (1 - float(shares @ shares))
     differ = int((labels[first] != labels[second]).sum())
-    agree = differ < APART * expected or (known and expected == 0)
-    if known and agree:
+    agree = differ < APART * expected or (is_id and expected == 0)
+    if is_id and agree:
         return True
-    if not known and not (agree and expected >= FEWEST):
+    if not is_id and not (agree and expected >= FEWEST):
         return False
     same = labels[first] == labels[second]
     first, second = first[same], second[same]
@@ -116,7 +118,7 @@ def _one_sample(rows: Predictions, codes: Ints, known: bool) -> bool:
         return False
     ratio = _distance(rows, first, second)
     error = ERRORS * SPREAD / np.sqrt(len(first))
-    return bool(ratio < (ALIKE if known else SURELY_ALIKE) and ratio + error < 1)
+    return bool(ratio < (ALIKE if is_id else SURELY_ALIKE) and ratio + error < 1)
 
 
 def _distance(rows: Predictions, first: Ints, second: Ints) -> float:
@@ -131,9 +133,9 @@ def _distance(rows: Predictions, first: Ints, second: Ints) -> float:
     other = np.empty(len(first), np.int64)
     shuffle = np.random.default_rng(0)
     for label in np.unique(labels):
-        of = np.flatnonzero(picked.labels == label)
-        _, place, count = np.unique(nll[of], return_inverse=True, return_counts=True)
-        rank[of] = (np.cumsum(count) - (count - 1) / 2)[place] / len(of)
+        same_label = np.flatnonzero(picked.labels == label)
+        _, place, count = np.unique(nll[same_label], return_inverse=True, return_counts=True)
+        rank[same_label] = (np.cumsum(count) - (count - 1) / 2)[place] / len(same_label)
         pairs = np.flatnonzero(labels == label)
         other[pairs] = shuffle.permutation(pairs)
     within, beside = rank[: len(first)], rank[len(first) :]

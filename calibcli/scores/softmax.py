@@ -106,8 +106,8 @@ def true_places(mask: npt.NDArray[np.bool_]) -> Ints:
     whole = len(mask) // 8 * 8
     words = mask[:whole].view(np.uint64)
     nonzero = (words != 0).nonzero()[0]
-    at = words[nonzero].view(np.bool_).nonzero()[0]
-    return np.concatenate([nonzero[at >> 3] * 8 + (at & 7), mask[whole:].nonzero()[0] + whole])
+    hits = words[nonzero].view(np.bool_).nonzero()[0]
+    return np.concatenate([nonzero[hits >> 3] * 8 + (hits & 7), mask[whole:].nonzero()[0] + whole])
 
 
 def apply_by_row(ufunc: np.ufunc, z: Array, row: Array, out: Array | None = None) -> Array:
@@ -201,10 +201,10 @@ class SoftmaxBlock:
         self, r: Floats, squares: Floats, first: Floats, gap: Floats, deep: Floats, out: Mapping[str, Floats]
     ) -> None:
         """Fill the columns from the sums over the other classes: of exp(z - z_top), of p² and of p (z - z_top)."""
-        confidence, rest, brier = out["confidence"], out["rest"], out["brier"]
+        confidence, complement, brier = out["confidence"], out["rest"], out["brier"]
         total = r + 1
         np.divide(1, total, out=confidence)
-        np.multiply(r, confidence, out=rest)
+        np.multiply(r, confidence, out=complement)
         log_sum = np.log(total)
         total -= 1
         np.subtract(r, total, out=total)  # what 1 + r has lost of r: log1p(r) = log(1 + r) + that / (1 + r)
@@ -214,7 +214,7 @@ class SoftmaxBlock:
         np.add(log_sum, deep, out=out["most"])
         if self.entropy:
             np.subtract(log_sum, first, out=out["entropy"])
-        np.multiply(rest, rest, out=brier)
+        np.multiply(complement, complement, out=brier)
         brier += squares
         top = self._label(gap, confidence)
         brier[self.miss] = squares[self.miss] + top * top - 2 * self.p_label + 1
@@ -236,18 +236,18 @@ class SoftmaxBlock:
         for start in range(0, n, self.buffer.step):
             rows = slice(start, start + self.buffer.step)
             listed += self._piece(z[rows], start, sums[:, rows], self.top[rows], gap[rows], deep[rows])
-        r, squares, first, own, shift = sums.astype(np.float64)
-        r /= own
-        scale = 1 / (own * (1 + r))
+        r, squares, first, exp_top, shift = sums.astype(np.float64)
+        r /= exp_top
+        scale = 1 / (exp_top * (1 + r))
         if not self.confidence_only:
             squares *= scale * scale
         if self.entropy:
             first *= scale
             first -= shift * r / (1 + r)
         if listed:
-            at, p = np.concatenate([part[0] for part in listed]), np.concatenate([part[1] for part in listed])
-            row = at // k
-            self.listed.append((row, at - row * k, p * scale[row]))
+            indices, p = np.concatenate([part[0] for part in listed]), np.concatenate([part[1] for part in listed])
+            row = indices // k
+            self.listed.append((row, indices - row * k, p * scale[row]))
         return r, squares, first, gap, deep
 
     def _piece(
@@ -260,7 +260,7 @@ class SoftmaxBlock:
         buffer, rows = self.buffer, slice(start, start + n)
         e = buffer.scores[: n * k].reshape(n, k)
         flat, z_flat, here = e.reshape(-1), z.reshape(-1), buffer.starts[:n]
-        r, squares, first, own, shift = sums
+        r, squares, first, exp_top, shift = sums
         if early := buffer.safe:  # as exp keeps up with the memory that z comes from
             np.exp(z, out=e)
         if not self.known:
@@ -275,7 +275,7 @@ class SoftmaxBlock:
             shift[:], d = 0, apply_by_row(np.subtract, z, z_top)
         if not (early and buffer.safe):
             np.exp(d, out=e)
-        own[:] = flat[at_top]
+        exp_top[:] = flat[at_top]
         flat[at_top] = 0
         np.dot(e, buffer.ones, out=r)
         if not self.confidence_only:
@@ -286,7 +286,7 @@ class SoftmaxBlock:
             np.vecdot(e, d, out=first)
         if not buffer.least:
             return []
-        total = r + own
+        total = r + exp_top
         limit = total * buffer.least
         lowest, mask = limit.min(), buffer.mask[: n * k]
         if limit.sum() <= ALIKE * n * lowest:  # one number is compared three times as fast as one per row

@@ -149,9 +149,9 @@ def _groups(parts: Sequence[Predictions], names: Sequence[str]) -> dict[str, Arr
         return {}
     codes, names_of_groups, first = [], list[str](), 0
     for p, name in zip(parts, names):
-        own = np.arange(p.n) if p.groups is None else p.groups
+        groups = np.arange(p.n) if p.groups is None else p.groups
         called = np.arange(p.n) if p.group_names is None else p.group_names
-        codes.append(own + first)
+        codes.append(groups + first)
         names_of_groups += [f"{name}/{one}" for one in called.tolist()]
         first += len(called)
     return {"groups": np.concatenate(codes).astype(np.int64), "group_names": column_of(names_of_groups)}

@@ -197,7 +197,7 @@ class WatchedRule:
         if self.bins:  # of both signs s: s r - m, and m - s r
             return [(1, m), (-1, -m)], [(-1, m), (1, -m)]
         fails = {"max": [(1, m)], "min": [(-1, m)], "zero": [(1, m), (-1, -m)]}[self.side]
-        return fails, [(-sign, at) for sign, at in fails]
+        return fails, [(-sign, limit) for sign, limit in fails]
 
     @property
     def alternatives(self) -> int:

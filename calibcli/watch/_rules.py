@@ -123,7 +123,7 @@ def evidence(
 def worst_evidence(watched: WatchedRule, source: RecordedOutputs, cap: float) -> dict[str, Any] | str:
     """Return the same of rows without labels, at the least that each bet may get of them; their sums are 0."""
     gate, labels = gate_of(watched), range(source.predictions.k)
-    found = dict[str, list[Any]]()
+    by_part = dict[str, list[Any]]()
     for label in labels:
         rows = dataclasses.replace(source.predictions, labels=np.full(source.predictions.n, label))
         every = RecordedOutputs(rows, source.config)
@@ -132,13 +132,13 @@ def worst_evidence(watched: WatchedRule, source: RecordedOutputs, cap: float) ->
             return parts
         for name in parts if not watched.by else [one for one in parts if one in watched.values]:
             cell, value, weight, groups = _rows(watched, every, gate, parts[name], cap)
-            here = found.setdefault(name, [cell, value, value, weight, groups])
+            here = by_part.setdefault(name, [cell, value, value, weight, groups])
             if len(here[0]) != len(cell) or (here[0] != cell).any():
                 return "which rows it is about depends on their labels, so that it needs all of them (--labelled 1)"
             here[1:3] = np.minimum(here[1], value), np.maximum(here[2], value)
     return {
         name: _wealth_and_sums(watched, cell, low, weight, groups, high)
-        for name, (cell, low, high, weight, groups) in found.items()
+        for name, (cell, low, high, weight, groups) in by_part.items()
     }
 
 

@@ -49,11 +49,11 @@ DATE = re.compile(r"(?<!\d)(?:(?:19|20)\d\d-\d\d-\d\d|(?:19|20)\d{6})(?!\d)")
 
 def dates_in(name: str) -> list[str]:
     """Return the different ISO dates in the name of a file."""
-    found = dict[str, None]()
+    dates = dict[str, None]()
     for text in DATE.findall(name):
         with contextlib.suppress(ValueError):
-            found[datetime.date.fromisoformat(text).isoformat()] = None
-    return [*found]
+            dates[datetime.date.fromisoformat(text).isoformat()] = None
+    return [*dates]
 
 
 def by_night(files: Sequence[Path]) -> list[tuple[str, Path]]:
@@ -63,17 +63,17 @@ def by_night(files: Sequence[Path]) -> list[tuple[str, Path]]:
         InputError: a name with two dates, or one without any among several files.
     """
     dates = {file: dates_in(file.name) for file in files}
-    for file, found in dates.items():
-        if len(found) > 1:
-            problem = f"the name of {file.name} has {len(found)} dates, {' and '.join(found[:2])}: which is the night?"
-            raise InputError(problem, f"say it: --night {found[0]}, or leave one date in the name")
-    without = [file.name for file, found in dates.items() if not found]
+    for file, days in dates.items():
+        if len(days) > 1:
+            problem = f"the name of {file.name} has {len(days)} dates, {' and '.join(days[:2])}: which is the night?"
+            raise InputError(problem, f"say it: --night {days[0]}, or leave one date in the name")
+    without = [file.name for file, days in dates.items() if not days]
     if without and len(files) > 1:
         has = "has no date in its name" if len(without) == 1 else "have no date in their names"
         problem = f"{len(files)} files, and {first_few(without, 3)} {has}: which night is it?"
         fix = "all of one night: --night DATE, or --shards if they are its parts; else name each by its date, as in"
         raise InputError(problem, f"{fix} scores-2026-11-28.csv")
-    return sorted((((found or [""])[0], file) for file, found in dates.items()), key=lambda one: one[0])
+    return sorted((((days or [""])[0], file) for file, days in dates.items()), key=lambda one: one[0])
 
 
 def nights_of(
@@ -89,8 +89,8 @@ def nights_of(
     files, used = list[Path](), {str(one.get("path")) for one in (labels.files if labels else ())}
     for path in named:
         several = not recorded_outputs.is_saved_dataset(path) and not os.path.isfile(path)
-        found = recorded_outputs.files_of(path, reading) if several else [path]
-        files += [Path(one) for one in found if len(found) == 1 or str(one) not in used]
+        paths = recorded_outputs.files_of(path, reading) if several else [path]
+        files += [Path(one) for one in paths if len(paths) == 1 or str(one) not in used]
     states = [path for path in files if is_state(path)]
     rows = [path for path in files if path not in states]
     return [*(("", path) for path in states), *([(night, path) for path in rows] if night else by_night(rows))]
@@ -135,8 +135,8 @@ class Labels:
         """Return the hashes of the ids."""
         if salt not in self.memo:
             self.memo[salt] = hashed(self.ids, salt)
-        found: npt.NDArray[np.uint64] = self.memo[salt]
-        return found
+        id_hashes: npt.NDArray[np.uint64] = self.memo[salt]
+        return id_hashes
 
     def given(self, rows: Predictions, these: Ints, at: Ints, base: int) -> Predictions:
         """Return rows with some of these labels, each for the row in its place of `at`, which may come several times.
@@ -144,17 +144,17 @@ class Labels:
         Raises:
             InputError: a label of no class, or a row with another label.
         """
-        found = codes(self.texts[these], rows.classes or (), rows.k, base, self.ids[these])
+        label_codes = codes(self.texts[these], rows.classes or (), rows.k, base, self.ids[these])
         every = rows.labels.copy()
-        every[at] = np.where(every[at] < 0, found, every[at])
-        odd = np.flatnonzero(every[at] != found)
+        every[at] = np.where(every[at] < 0, label_codes, every[at])
+        odd = np.flatnonzero(every[at] != label_codes)
         if len(odd):
             first = odd[0]
-            one, other = (
-                str(code if not rows.classes else rows.classes[code]) for code in (found[first], every[at[first]])
+            label, other = (
+                str(code if not rows.classes else rows.classes[code]) for code in (label_codes[first], every[at[first]])
             )
             problem = (
-                f"{self.name}: id {printable(str(self.ids[these[first]]), 40)} has the label {one}, and {other} too"
+                f"{self.name}: id {printable(str(self.ids[these[first]]), 40)} has the label {label}, and {other} too"
             )
             more = f" ({len(odd):,} rows in all)" if len(odd) > 1 else ""
             raise InputError(f"{problem}{more}; nothing was counted", "give each row one label")
@@ -288,17 +288,17 @@ def codes(texts: Array, names: Sequence[str], k: int, base: int, ids: Array) -> 
     Raises:
         InputError: a label that is none of them.
     """
-    known = {str(name).strip(): i for i, name in enumerate(names)}
-    numbers = not any(map(WHOLE.fullmatch, known))
-    one = next((n for n in known if f"not {n}" in known and WHOLE.fullmatch(n)), None)  # else of a number: not it
+    code_of = {str(name).strip(): i for i, name in enumerate(names)}
+    numbers = not any(map(WHOLE.fullmatch, code_of))
+    event = next((n for n in code_of if f"not {n}" in code_of and WHOLE.fullmatch(n)), None)  # else of a number: not it
     table = dict[str, int]()
     for text in np.unique(texts).tolist():
-        code = known.get(text)
+        code = code_of.get(text)
         if code is None and WHOLE.fullmatch(text):
-            code = 0 if one is not None else int(text) - base if numbers and 0 <= int(text) - base < k else None
+            code = 0 if event is not None else int(text) - base if numbers and 0 <= int(text) - base < k else None
         if code is None:
             row = str(ids[np.flatnonzero(texts == text)[0]])
-            classes = first_few([*known] or [str(i + base) for i in range(k)], 5)
+            classes = first_few([*code_of] or [str(i + base) for i in range(k)], 5)
             problem = f"the label {text[:40]!r} of id {printable(row, 40)} is none of the {k} classes ({classes})"
             fix = "begin a state with the names of the classes, --classes A,B, where the scores are read"
             raise InputError(problem, f"{fix}; labels from 1 on: --label-base 1")
@@ -390,16 +390,18 @@ class Waiting:
         Raises:
             ValueError, KeyError, TypeError: the data are damaged.
         """
-        arrays, at, raw = dict[str, Array](), 0, unsqueezed(data.data, most)
+        arrays, offset, raw = dict[str, Array](), 0, unsqueezed(data.data, most)
         for name, dtype, *shape in data.arrays:
             kind = np.dtype(dtype)
             if kind.kind != KINDS.get(name, "U") or min(shape) < 0:
                 raise ValueError(f"{name[:20]} is of the kind {kind}")
-            arrays[name] = np.frombuffer(raw, kind, math.prod(shape), at).reshape(shape)
-            at += kind.itemsize * math.prod(shape)
+            arrays[name] = np.frombuffer(raw, kind, math.prod(shape), offset).reshape(shape)
+            offset += kind.itemsize * math.prod(shape)
         n, k = arrays["scores"].shape
         slices = {name[3:]: column for name, column in arrays.items() if name.startswith("by ")}
-        if at != len(raw) or {arrays[name].shape for name in ("labels", "ids", *PER_ROW) if name in arrays} != {(n,)}:
+        if offset != len(raw) or {arrays[name].shape for name in ("labels", "ids", *PER_ROW) if name in arrays} != {
+            (n,)
+        }:
             raise ValueError("a night that waits has rows of several lengths")
         if arrays["labels"].min(initial=0) < -1 or arrays["labels"].max(initial=0) >= k:
             raise ValueError("a night that waits has labels of no class")
@@ -419,6 +421,6 @@ def matches(these: npt.NDArray[np.uint64], known: npt.NDArray[np.uint64]) -> tup
     if not len(known):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     order = np.argsort(known)
-    at = order[np.minimum(np.searchsorted(known[order], these), len(known) - 1)]
-    there = np.flatnonzero(known[at] == these)
-    return there, at[there]
+    places = order[np.minimum(np.searchsorted(known[order], these), len(known) - 1)]
+    there = np.flatnonzero(known[places] == these)
+    return there, places[there]

@@ -84,7 +84,7 @@ def headline(state: WatchState, checks: Sequence[Check]) -> str:
 
 def _waits(state: WatchState) -> str:
     """Say which nights wait, with their labels and rows, as a sentence behind the verdicts."""
-    nights = [f"{night} ({known:,} of {n:,} rows)" for night, (n, known) in state.nights_waiting.items()]
+    nights = [f"{night} ({labelled:,} of {n:,} rows)" for night, (n, labelled) in state.nights_waiting.items()]
     more = f" and {number_format.count_text(len(nights) - 3, 'more night')}" if len(nights) > 3 else ""
     return f" Waiting for labels: {', '.join(nights[:3])}{more}." if nights else ""
 

@@ -181,18 +181,18 @@ def unseen(state: WatchState, rows: Predictions, ids: Any) -> tuple[Predictions,
         InputError: a row is in the state with other scores, or another label.
     """
     old = np.zeros(rows.n, bool)
-    for i, one in enumerate(state.waiting):
-        here, there = late.matches(ids, one.ids)
+    for i, waiting in enumerate(state.waiting):
+        here, there = late.matches(ids, waiting.ids)
         if len(here):
-            same = (rows.take(here).logits == one.rows.take(there).logits).all(axis=1)
+            same = (rows.take(here).logits == waiting.rows.take(there).logits).all(axis=1)
             _refuse_changed(rows, here[~same], "other scores")
-            known = rows.labels[here] >= 0
-            labels = one.rows.labels.copy()
+            labelled = rows.labels[here] >= 0
+            labels = waiting.rows.labels.copy()
             _refuse_changed(
-                rows, here[known & (labels[there] >= 0) & (labels[there] != rows.labels[here])], "another label"
+                rows, here[labelled & (labels[there] >= 0) & (labels[there] != rows.labels[here])], "another label"
             )
-            labels[there[known]] = rows.labels[here[known]]
-            state.waiting[i] = dataclasses.replace(one, rows=dataclasses.replace(one.rows, labels=labels))
+            labels[there[labelled]] = rows.labels[here[labelled]]
+            state.waiting[i] = dataclasses.replace(waiting, rows=dataclasses.replace(waiting.rows, labels=labels))
             old[here] = True
     here, there = late.matches(ids, state.seen["id"])
     if len(here):
@@ -208,10 +208,12 @@ def unseen(state: WatchState, rows: Predictions, ids: Any) -> tuple[Predictions,
     return (rows.take(np.flatnonzero(~old)), note) if old.any() else (rows, "")
 
 
-def _refuse_changed(rows: Predictions, at: Any, what: str) -> None:
-    if len(at):
-        problem = f"id {printable(str(np.asarray(rows.ids)[at[0]]), 40)} of {rows.source} is in the state with {what}"
-        more = f" ({len(at):,} rows in all)" if len(at) > 1 else ""
+def _refuse_changed(rows: Predictions, changed: Any, what: str) -> None:
+    if len(changed):
+        problem = (
+            f"id {printable(str(np.asarray(rows.ids)[changed[0]]), 40)} of {rows.source} is in the state with {what}"
+        )
+        more = f" ({len(changed):,} rows in all)" if len(changed) > 1 else ""
         raise InputError(f"{problem}{more}; nothing was counted", "pass each row once, or as it was")
 
 
@@ -522,13 +524,13 @@ class WatchSession:
         if self.state is None:
             return
         state, settings, base = copied(self.state), self.state.settings, self.terms.reading.get("label_base") or 0
-        ids, known = labels.hashed(settings.digest), np.zeros(len(labels.ids), bool)
-        for i, one in enumerate(state.waiting):
-            here, there = late.matches(ids, one.ids)
-            known[here] = True
-            state.waiting[i] = dataclasses.replace(one, rows=labels.given(one.rows, here, there, base))
+        ids, matched = labels.hashed(settings.digest), np.zeros(len(labels.ids), bool)
+        for i, waiting in enumerate(state.waiting):
+            here, there = late.matches(ids, waiting.ids)
+            matched[here] = True
+            state.waiting[i] = dataclasses.replace(waiting, rows=labels.given(waiting.rows, here, there, base))
         here, there = late.matches(ids, state.seen["id"])
-        known[here] = True
+        matched[here] = True
         if len(here) and settings.classes:
             every = state.seen["label"].astype(np.int64)
             counted = Predictions(
@@ -539,8 +541,8 @@ class WatchSession:
             labels.given(counted, here, there, base)  # which refuses other labels than those
             if missed := int((every[there] < 0).sum()):
                 self.notes.append(f"{missed:,} labels came after their night was counted, at the worst case for these")
-        if not known.all():
-            rows = f"{(~known).sum():,} of {len(known):,} labels in {labels.name}"
+        if not matched.all():
+            rows = f"{(~matched).sum():,} of {len(matched):,} labels in {labels.name}"
             self.notes.append(
                 f"{rows} are of rows that neither wait nor are among the last {state_file.RECENT:,} counted"
             )
@@ -554,8 +556,8 @@ class WatchSession:
             return rows
         rows, base = dataclasses.replace(rows, labels=np.full(rows.n, -1)), self.terms.reading.get("label_base") or 0
         if texts is not None:
-            at = np.flatnonzero(~late.absent(texts))
-            rows = Labels(rows.source, np.asarray(rows.ids), texts).given(rows, at, at, base)
+            labelled = np.flatnonzero(~late.absent(texts))
+            rows = Labels(rows.source, np.asarray(rows.ids), texts).given(rows, labelled, labelled, base)
         if labels is not None:
             rows = labels.given(rows, *late.matches(labels.hashed(salt), ids), base)
         return rows
@@ -602,8 +604,8 @@ class WatchSession:
         if hashes is not None:
             groups = [one.rows.group_names for one in state.waiting if one.rows.group_names is not None]
             for ids in (state.ids, *(groups if rows.groups is not None else ())):
-                known = dataclasses.replace(state, ids=ids, ids_cut=state.ids_cut if ids is state.ids else 2**64 - 1)
-                _refuse_repeated(known, hashes, rows.source, rows.groups is not None)
+                compared = dataclasses.replace(state, ids=ids, ids_cut=state.ids_cut if ids is state.ids else 2**64 - 1)
+                _refuse_repeated(compared, hashes, rows.source, rows.groups is not None)
 
     def _count_nights(self, state: WatchState, config: Config) -> WatchState:
         """Count the nights that need no more labels, in order, up to the first that does."""
@@ -613,12 +615,12 @@ class WatchSession:
             if labelled < n and labelled < self.terms.labelled * n - 1e-9:
                 break
             for rows in [one.rows for one in state.waiting if one.night == night]:
-                known = rows.labels >= 0
+                has_label = rows.labels >= 0
                 if rows.groups is not None:  # a group counts as one row
-                    known = ~np.isin(rows.groups, rows.groups[~known])
+                    has_label = ~np.isin(rows.groups, rows.groups[~has_label])
                 whole = RecordedOutputs(dataclasses.replace(rows, labels=np.maximum(rows.labels, 0)), config)
                 state = self._with_new_slices(state, whole)
-                for chosen, there in ((known, True), (~known, False)):
+                for chosen, there in ((has_label, True), (~has_label, False)):
                     if chosen.any():
                         part = (
                             whole
@@ -627,9 +629,9 @@ class WatchSession:
                         )
                         note = add(state, part, None, "", night, hashed=True, labelled=there)
                         self.notes += [note] if note else []
-                if not known.all():
+                if not has_label.all():
                     state.batches.append(_batch_digest(state, whole, hashed=True)[0])
-                    missing = f"{(~known).sum():,} of {rows.n:,} rows of {night}"
+                    missing = f"{(~has_label).sum():,} of {rows.n:,} rows of {night}"
                     self.notes.append(f"{missing} have no label, and count at the worst case for each claim")
             state.waiting = [one for one in state.waiting if one.night != night]
             record(state)

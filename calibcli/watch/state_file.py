@@ -132,9 +132,9 @@ class WatchState:
     def nights_waiting(self) -> dict[str, tuple[int, int]]:
         """By night that waits, in order: its rows, and how many of them have labels."""
         counts = dict.fromkeys(sorted(one.night for one in self.waiting), (0, 0))
-        for one in self.waiting:
-            n, labelled = counts[one.night]
-            counts[one.night] = n + one.rows.n, labelled + one.labelled
+        for waiting in self.waiting:
+            n, labelled = counts[waiting.night]
+            counts[waiting.night] = n + waiting.rows.n, labelled + waiting.labelled
         return counts
 
     @classmethod
@@ -161,7 +161,7 @@ class WatchState:
             wide.streams[key].night = max(self.nights, 1) if kept is None else kept.night
         places = [old.index(key) if key in self.streams else None for key in wide.streams]
         history = [
-            {**entry, "streams": [[None] * 4 if at is None else entry["streams"][at] for at in places]}
+            {**entry, "streams": [[None] * 4 if place is None else entry["streams"][place] for place in places]}
             for entry in self.history
         ]
         return dataclasses.replace(self, settings=wide.settings, streams=wide.streams, history=history)

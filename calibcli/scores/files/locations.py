@@ -99,12 +99,12 @@ def unpack_to_file(file: IO[bytes], kind: str, most: int, name: str) -> tuple[Op
     Raises:
         InputError: damaged, cut off, or more than `most` bytes.
     """
-    digest, at = hashlib.sha256(), 0
+    digest, offset = hashlib.sha256(), 0
 
     def feed() -> Iterator[bytes]:
-        nonlocal at
-        while block := os.pread(file.fileno(), FEED, at):
-            at += len(block)
+        nonlocal offset
+        while block := os.pread(file.fileno(), FEED, offset):
+            offset += len(block)
             digest.update(block)
             yield block
 
@@ -361,8 +361,8 @@ def _from_uri(address: str) -> tuple[Any, str]:
 def _expression(pattern: str) -> str:
     """Translate a `glob` pattern to a regular expression: `*` stays within a folder, `**/` is any number of folders."""
     parts = re.split(r"(\*\*/|\*|\[[^]]+\])", pattern)
-    known = {"**/": "(?:.*/)?", "*": "[^/]*"}
-    return "".join(known.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
+    translations = {"**/": "(?:.*/)?", "*": "[^/]*"}
+    return "".join(translations.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
 
 
 def _remote(path: str | Path, suffixes: Sequence[str]) -> list[str]:

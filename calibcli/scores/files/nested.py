@@ -105,14 +105,14 @@ class CellColumns:
     def _ranked(self, path: str, names: list[list[Any]], scores: list[list[Any]], by: str) -> None:
         """Add lists of scores in the order of the classes that lists of names give."""
         first = names[0]
-        known = {str(name) for name in first}
-        odd = next((i for i, row in enumerate(names) if {*map(str, row)} != known), None)
+        classes = {str(name) for name in first}
+        odd = next((i for i, row in enumerate(names) if {*map(str, row)} != classes), None)
         if odd is not None:
             self.partial[path] = f"'{path}' in row {odd} of {self.where} does not name the classes of row 0"
             self._texts(path, scores)
             return
         same = all(row == first for row in names)
-        order = [str(name) for name in first] if same else sorted(known, key=_key)
+        order = [str(name) for name in first] if same else sorted(classes, key=_key)
         place = {name: i for i, name in enumerate(order)}
         out: list[list[Any]] = []
         for row, values in zip(names, scores, strict=True):
@@ -219,14 +219,16 @@ def of_columns(cells: Mapping[str, list[Any]], form: str, where: str) -> FileCon
 
 def opened(contents: FileContents, where: str) -> FileContents:
     """Return a table with the lists and objects that stand in its cells of text as arrays and columns of their own."""
-    found = {name: cells for name, array in contents.arrays.items() if (cells := _open_cells(array))}
-    if not found:
+    cells_by_name = {name: cells for name, array in contents.arrays.items() if (cells := _open_cells(array))}
+    if not cells_by_name:
         return contents
-    inner = of_columns(found, contents.format, where)
+    inner = of_columns(cells_by_name, contents.format, where)
     arrays: dict[str, Named] = {}
     for name, array in contents.arrays.items():
-        own = {n: a for n, a in inner.arrays.items() if name in found and (n == name or n.startswith(f"{name}."))}
-        arrays |= own if name in found else {name: array}
+        inner_arrays = {
+            n: a for n, a in inner.arrays.items() if name in cells_by_name and (n == name or n.startswith(f"{name}."))
+        }
+        arrays |= inner_arrays if name in cells_by_name else {name: array}
     return replace(
         contents,
         arrays=arrays,
@@ -379,8 +381,8 @@ def _name_each(names: Sequence[Sequence[Any]], rows: Sequence[Sequence[Any]]) ->
 
 
 def _same_names(names: Sequence[Sequence[Any]]) -> bool:
-    known = {*names[0]}
-    return all({*row} == known for row in names)
+    first = {*names[0]}
+    return all({*row} == first for row in names)
 
 
 def _descend(rows: Sequence[Sequence[float]]) -> bool:
@@ -406,12 +408,12 @@ def rows_in(value: Any, where: str) -> list[dict[str, Any]] | None:
     Raises:
         InputError: two lists of objects are the longest.
     """
-    found = sorted(_object_lists(value, "", DEPTH), key=lambda one: -len(one[1]))
-    if found:
-        if len(found) > 1 and len(found[0][1]) == len(found[1][1]):
-            problem = f"{where} holds two lists of {len(found[0][1]):,} objects, '{found[0][0]}' and '{found[1][0]}'"
+    lists = sorted(_object_lists(value, "", DEPTH), key=lambda one: -len(one[1]))
+    if lists:
+        if len(lists) > 1 and len(lists[0][1]) == len(lists[1][1]):
+            problem = f"{where} holds two lists of {len(lists[0][1]):,} objects, '{lists[0][0]}' and '{lists[1][0]}'"
             raise InputError(problem, "write the rows of one of them, one JSON object per line")
-        return found[0][1]
+        return lists[0][1]
     if not isinstance(value, dict) or len(value) < 2:
         return None
     inner = [*value.values()]

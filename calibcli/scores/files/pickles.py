@@ -47,11 +47,11 @@ def names(stream: IO[bytes], where: str, most: int = MOST) -> set[str]:
         InputError: more opcodes than `OPCODES`, or a container of more than `SPREAD` values.
     """
     globals_named: set[str] = set()
-    data, at, total = stream.read(most), 0, 0
+    data, offset, total = stream.read(most), 0, 0
     for _ in range(PICKLES):
-        walk = PickleScanner(data, at, total, most)
+        walk = PickleScanner(data, offset, total, most)
         walk.follow(where)
-        at, total = walk.at, walk.total
+        offset, total = walk.at, walk.total
         globals_named |= walk.globals
         if not walk.ended:
             break
@@ -101,8 +101,8 @@ class PickleScanner:
         elif name == "MARK":
             self.marks.append(len(stack))
         elif name in TO_MARK or name in MADE_OF_MARK or name == "POP_MARK":
-            at = self.marks.pop()
-            items, stack[at:] = stack[at:], []
+            mark = self.marks.pop()
+            items, stack[mark:] = stack[mark:], []
             if name in TO_MARK:
                 self._add(stack[-1], items)
             elif name != "POP_MARK":

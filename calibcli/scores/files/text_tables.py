@@ -232,11 +232,11 @@ def grouped_columns(contents: FileContents, source: Source, grouped: bool = True
     arrays: dict[str, Named] = {}
     decimals = {**contents.decimals}
     for name, columns in groups.items():
-        own = [header[i] for i in columns]
-        texts = np.column_stack([contents.arrays[one].read(0, contents.arrays[one].shape[0]) for one in own])
+        members = [header[i] for i in columns]
+        texts = np.column_stack([contents.arrays[one].read(0, contents.arrays[one].shape[0]) for one in members])
         if texts.ndim != 2 or texts.dtype.kind != "O":
             return contents
-        arrays[name] = Memory(_floats(texts.tolist(), own, 0, source.name))
+        arrays[name] = Memory(_floats(texts.tolist(), members, 0, source.name))
         decimals[name] = max(map(decimals_of, chain.from_iterable(texts[:1000].tolist())))
     arrays |= {header[i]: contents.arrays[header[i]] for i in others}
     return replace(
@@ -306,7 +306,7 @@ def _plain_rows(source: Source, first: bytes) -> bytes | None:
 
 def _odd(source: Source) -> bool:
     """Return whether a file holds a byte of ODD that is no carriage return, so that it needs the slow reader."""
-    pieces = (source.pread(min(BLOCK, source.size - at), at) for at in range(0, source.size, BLOCK))
+    pieces = (source.pread(min(BLOCK, source.size - start), start) for start in range(0, source.size, BLOCK))
     return any(byte in piece for piece in pieces for byte in ODD.replace(b"\r", b""))
 
 
@@ -333,15 +333,20 @@ def _without_names(contents: FileContents) -> FileContents:
     ends = [i for i in {0, len(names) - 1} if not fractions[i]]
     if len(ends) != 1 or fractions.count(False) > 1:
         return contents
-    label, own = names[ends[0]], [name for i, name in enumerate(names) if i != ends[0]]
-    if len(own) == 1:
-        return replace(contents, scores=own[0], labels=label)
+    label, score_names = names[ends[0]], [name for i, name in enumerate(names) if i != ends[0]]
+    if len(score_names) == 1:
+        return replace(contents, scores=score_names[0], labels=label)
     table = np.column_stack(
-        [floats_of_text(contents.arrays[name].read(0, contents.arrays[name].shape[0]), name, "") for name in own]
+        [
+            floats_of_text(contents.arrays[name].read(0, contents.arrays[name].shape[0]), name, "")
+            for name in score_names
+        ]
     )
     arrays = {"scores": Memory(table), label: contents.arrays[label]}
     decimals = {"scores": max(decimals_of(cell) for column in cells for cell in column)}
-    return replace(contents, arrays=arrays, members={"scores": own}, decimals=decimals, scores="scores", labels=label)
+    return replace(
+        contents, arrays=arrays, members={"scores": score_names}, decimals=decimals, scores="scores", labels=label
+    )
 
 
 def score_groups(

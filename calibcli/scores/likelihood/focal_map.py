@@ -229,16 +229,16 @@ class _AtBeta:
         self.e = np.exp(u - self.second)
         u[block.top, self.rows] = 0.0
         sum_others = self.e.sum(axis=0)
-        rest = np.exp(self.second) * sum_others  # (n,) Σ_others exp(β (z - z_top))
-        self.log_total = log_total = np.log1p(rest)
-        self.q = self.e * (np.exp(self.second) / (1 + rest))
+        others_over_top = np.exp(self.second) * sum_others  # (n,) Σ_others exp(β (z - z_top))
+        self.log_total = log_total = np.log1p(others_over_top)
+        self.q = self.e * (np.exp(self.second) / (1 + others_over_top))
         self.x = 1 - self.q
         self.log_x = np.log1p(-self.q)
         self.minus_log_q = log_total - u
         self.s = self.q * self.minus_log_q / self.x
         self.log_q_top, self.log_x_top = -log_total, self.second + np.log(sum_others) - log_total
-        self.x_top = rest / (1 + rest)
-        self.q_top = 1 / (1 + rest)
+        self.x_top = others_over_top / (1 + others_over_top)
+        self.q_top = 1 / (1 + others_over_top)
         self.s_top, self.one_minus_s_top, self.slope_top = _top_factors(self.q_top, self.x_top, log_total)
         self.mean = (self.q * block.z).sum(axis=0)
         self.mean_others = (self.e * block.z).sum(axis=0) / sum_others

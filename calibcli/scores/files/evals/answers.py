@@ -92,8 +92,10 @@ class Questions:
             values: the table of scores (N, K), the labels (N,) and the ids, in this order.
             fields: further fields of `FileContents`.
         """
-        own = {name: Memory(value) for name, value in zip(names, values, strict=True) if name}
-        arrays = own | {name: array for name, array in self.columns.arrays().items() if name not in own}
+        named_arrays = {name: Memory(value) for name, value in zip(names, values, strict=True) if name}
+        arrays = named_arrays | {
+            name: array for name, array in self.columns.arrays().items() if name not in named_arrays
+        }
         scores, labels, ids = names
         further = {"task": source.stem, **fields, "kinds": {scores: "logits"}}
         return FileContents(form, arrays, scores=scores, labels=labels, ids=ids, **further)
@@ -170,15 +172,15 @@ def check_verdicts(table: Array, labels: Ints, verdicts: Sequence[Any], metric: 
     two = np.partition(top, top.shape[1] - 2, axis=1)[:, -2:]
     with np.errstate(invalid="ignore"):
         clear = two[:, 1] - two[:, 0] > NEAR
-    known = clear & ~np.isnan(verdict) & ~np.isnan(table).any(axis=1)
-    wrong = np.flatnonzero(known & ((best == labels) != (verdict == 1)))
+    comparable = clear & ~np.isnan(verdict) & ~np.isnan(table).any(axis=1)
+    wrong = np.flatnonzero(comparable & ((best == labels) != (verdict == 1)))
     if len(wrong):
         i = int(wrong[0])
-        own = f"{table[i, labels[i]]:.6g}" if 0 <= labels[i] < table.shape[1] else "none"
+        label_score = f"{table[i, labels[i]]:.6g}" if 0 <= labels[i] < table.shape[1] else "none"
         raise InputError(
             f"row {i} of {where} has {metric} {verdict[i]:g}, but its target reads as choice {labels[i]} "
-            f"(score {own}) and its best is choice {best[i]} (score {table[i, best[i]]:.6g}): {len(wrong):,} of "
-            f"{len(labels):,} rows disagree",
+            f"(score {label_score}) and its best is choice {best[i]} (score {table[i, best[i]]:.6g}): "
+            f"{len(wrong):,} of {len(labels):,} rows disagree",
             "was the file changed? Else save the scores as logits and the index of the right choice as label",
         )
 

@@ -81,18 +81,22 @@ class ChoiceScores:
         """
         row, self.rows = self.rows, self.rows + 1
         wanted, choice_of = [answer] if answer else choices, _bare
-        at = [i for i, token in enumerate(tokens) if _bare(token.text) in wanted]
-        if not at and tokens:  # `(A`, `B.`, or `a` where nothing else was said
+        positions = [i for i, token in enumerate(tokens) if _bare(token.text) in wanted]
+        if not positions and tokens:  # `(A`, `B.`, or `a` where nothing else was said
             choice_of = partial(_marked, choices=choices, alone=not _bare("".join(t.text for t in tokens[1:])))
-            at = [i for i, token in enumerate(tokens) if choice_of(token.text) in wanted]
-        if not at and tokens and not answer:
-            at = [0] if any(choice_of(text) in choices for text in tokens[0].among) else []
-        if not at:
+            positions = [i for i, token in enumerate(tokens) if choice_of(token.text) in wanted]
+        if not positions and tokens and not answer:
+            positions = [0] if any(choice_of(text) in choices for text in tokens[0].among) else []
+        if not positions:
             self.silent += 1
             return None
-        token = tokens[at[0] if self.which == "first" else at[-1]]
-        asked = answer and ANSWERED.search("".join(t.text for t in tokens[: at[-1]]))
-        if len(at) > 1 and not asked and _differ(tokens[at[0]], tokens[at[-1]], choices, choice_of):
+        token = tokens[positions[0] if self.which == "first" else positions[-1]]
+        asked = answer and ANSWERED.search("".join(t.text for t in tokens[: positions[-1]]))
+        if (
+            len(positions) > 1
+            and not asked
+            and _differ(tokens[positions[0]], tokens[positions[-1]], choices, choice_of)
+        ):
             self.twofold.append(row)
         parts: dict[str, list[float]] = {choice: [] for choice in choices}
         for text, value in token.among.items():
@@ -112,8 +116,8 @@ class ChoiceScores:
             other = 1 - min(1.0, math.exp(best) / mass)
             self.unlikely += other
             self.spread += other * (1 - other)
-        if given in parts and (own := scores[list(parts).index(given)]) < best - NEAR:
-            self.unlike.append((row, given, own, best))
+        if given in parts and (given_score := scores[list(parts).index(given)]) < best - NEAR:
+            self.unlike.append((row, given, given_score, best))
         return scores, given if given in parts else ""
 
     def left_out(self, failed: int) -> dict[str, int]:
@@ -165,12 +169,12 @@ class ChoiceScores:
             notes.append("the model often gave most of its probability to tokens other than the choices")
         count, most = len(self.unlike), self.unlikely + 5 * math.sqrt(self.spread) + 1
         if count and (not drawn or count > most):
-            row, given, own, best = self.unlike[0]
+            row, given, given_score, best = self.unlike[0]
             expected = f"{self.unlikely:.1f} are expected if answers were drawn"
             why = expected if drawn else "although the temperature is 0"
             raise InputError(
-                f"row {row} of {where} was answered {given!r} (log-probability {own:.6g}), another has {best:.6g}: "
-                f"so in {count:,} of {rows:,} rows, {why}",
+                f"row {row} of {where} was answered {given!r} (log-probability {given_score:.6g}), another has "
+                f"{best:.6g}: so in {count:,} of {rows:,} rows, {why}",
                 "were the log-probabilities changed?",
             )
         if count:
@@ -208,14 +212,14 @@ def _marked(text: str, choices: Sequence[str], alone: bool) -> str:
 
 def _differ(a: Token, b: Token, choices: Sequence[str], choice_of: Callable[[str], str]) -> bool:
     """Return whether two tokens give the choices different probabilities, normalised to one."""
-    found = []
+    distributions = []
     for token in (a, b):
         p = dict.fromkeys(choices, 0.0)
         for text, value in token.among.items():
             if choice_of(text) in p:
                 p[choice_of(text)] += math.exp(value)
-        found.append({choice: v / (sum(p.values()) or 1.0) for choice, v in p.items()})
-    return any(abs(found[0][choice] - found[1][choice]) > OTHER for choice in choices)
+        distributions.append({choice: v / (sum(p.values()) or 1.0) for choice, v in p.items()})
+    return any(abs(distributions[0][choice] - distributions[1][choice]) > OTHER for choice in choices)
 
 
 def _sum(values: Sequence[float]) -> float:
@@ -349,9 +353,11 @@ def _proposed(rows: Sequence[Mapping[str, Any]], label: str) -> str:
         if (answer := _response(row)) and (tokens := tokens_of(answer["choices"][0].get("logprobs"), ""))
     ]
     common = sorted(set.intersection(*listed) - {""}) if listed else []
-    known = sorted({str(row.get(label, "")).strip() for row in rows} - {""})
+    labels = sorted({str(row.get(label, "")).strip() for row in rows} - {""})
     names = (
-        known if known and {*known} <= set.union(set(), *listed) and not {*known} <= {*common[:PROPOSED]} else common
+        labels
+        if labels and {*labels} <= set.union(set(), *listed) and not {*labels} <= {*common[:PROPOSED]}
+        else common
     )
     fit = 1 < len(names) <= PROPOSED and not any("," in name for name in names)
     line = f"--choices {shlex.quote(','.join(names))}" if fit else "--choices A,B,C,D"

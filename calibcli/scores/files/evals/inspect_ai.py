@@ -158,10 +158,10 @@ def _score(scores: Any) -> tuple[str, str, int | None]:
     if not isinstance(scores, Mapping) or not scores:
         return "", "", None
     name = "choice" if "choice" in scores else next(iter(scores))
-    one = scores[name]
-    if not isinstance(one, Mapping):
+    score = scores[name]
+    if not isinstance(score, Mapping):
         return str(name), "", None
-    value, answer = one.get("value"), one.get("answer")
+    value, answer = score.get("value"), score.get("answer")
     verdict = GRADES.get(value) if isinstance(value, str) else None
     if isinstance(value, int | float) and value in (0, 1):
         verdict = int(value)

@@ -196,8 +196,8 @@ def _judged(task: TaskSamples, source: Source) -> tuple[Ints, list[str]]:
             answers.check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
     except InputError:
         whole = {metric: task.table(used[metric], without=False) for metric in tables}
-        known = {metric: table for metric, table in whole.items() if table is not None}
-        if not (task.lead and {"acc_norm", "acc_bytes"} & set(tables)) or not _right(task, known, labels, source):
+        complete = {metric: table for metric, table in whole.items() if table is not None}
+        if not (task.lead and {"acc_norm", "acc_bytes"} & set(tables)) or not _right(task, complete, labels, source):
             raise
         task.lead = None  # the choices themselves begin so
     return labels, notes
@@ -283,12 +283,12 @@ def _target(row: Mapping[str, Any], texts: list[str], choices: int, here: str) -
             "winogrande), so that target does not say which choice is right",
             SAVE,
         )
-    own = names.index(text) if text in names and len(names) == choices else UNCLEAR
+    by_text = names.index(text) if text in names and len(names) == choices else UNCLEAR
     with contextlib.suppress(ValueError):
         if -(2**31) < (index := whole(text)) < choices:  # negative: for --ignore-label
-            return index, own
-    if own != UNCLEAR:
-        return own, UNCLEAR
+            return index, by_text
+    if by_text != UNCLEAR:
+        return by_text, UNCLEAR
     if len(text) == 1 and 0 <= ord(text.upper()) - ord("A") < choices:
         return ord(text.upper()) - ord("A"), UNCLEAR
     if choices == 2 and text in ("True", "False", "true", "false"):

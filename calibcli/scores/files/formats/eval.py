@@ -66,8 +66,8 @@ def read(source: Source) -> FileContents:
         raise InputError(f"the members of {source.name} overlap", AGAIN)
     by_name = {member.filename: member for member in members}
     header = next((by_name[name] for name in ("header.json", "_journal/start.json") if name in by_name), None)
-    known = _object(source, header) if header else {}
-    return inspect_ai.contents(FORMAT, known, (_object(source, member) for member in samples), source)
+    log_header = _object(source, header) if header else {}
+    return inspect_ai.contents(FORMAT, log_header, (_object(source, member) for member in samples), source)
 
 
 def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:

@@ -138,10 +138,14 @@ def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Fil
         for i in others:
             pictures = _pictures(table.column(i), names[i], source)
             arrays[names[i]] = pictures or Memory(_column(table.column(i), names[i], source))
-    known, classes = label_names(table.schema.metadata), fields["classes"]
-    classes |= {n: known for n, a in arrays.items() if known and n not in classes and a.shape[1:] == (len(known),)}
+    class_names, classes = label_names(table.schema.metadata), fields["classes"]
+    classes |= {
+        n: class_names
+        for n, a in arrays.items()
+        if class_names and n not in classes and a.shape[1:] == (len(class_names),)
+    }
     if not grouped:
-        classes |= {n: of for n, of in _class_labels(table.schema.metadata).items() if n in arrays}
+        classes |= {n: class_list for n, class_list in _class_labels(table.schema.metadata).items() if n in arrays}
     return FileContents(form, arrays, **fields)
 
 
