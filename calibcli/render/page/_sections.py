@@ -186,7 +186,9 @@ def _thinned(plot: Plot) -> Plot:
 
 def fields(result: Result, caps: Caps) -> dict[str, Any]:
     """Collect the fields of the JSON that are not empty, without the series of figures."""
-    kept: dict[str, Any] = {"provenance": _plain(result.provenance, caps)}
+    inputs = result.provenance.get("inputs") or ()  # what each was taken for stands among the facts
+    bare = [{k: v for k, v in i.items() if k != "read"} if isinstance(i, dict) else i for i in inputs]
+    kept: dict[str, Any] = {"provenance": _plain({**result.provenance, **({"inputs": bare} if bare else {})}, caps)}
     if caps.fields:
         data = saved(result)
         for estimate in [*data["estimates"], *(check["estimate"] or {} for check in data["checks"])]:
