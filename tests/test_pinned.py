@@ -17,7 +17,6 @@ from calibcli.core.errors import Exit, UsageError
 from calibcli.gate import pins, proposal
 from calibcli.gate.config import load
 from calibcli.scores import reading_record
-from calibcli.scores.reading_record import described
 
 N = 600
 RNG = np.random.default_rng(11)
@@ -55,25 +54,25 @@ def judged(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[st
 class TestRecord:
     def test_lines_say_scores_classes_event_truth_and_unit(self, tmp_path: Path) -> None:
         rows = calibcli.read(export(tmp_path / "a.csv"))
-        first, *others = reading_record.lines(described(rows))
+        first, *others = reading_record.lines(rows.described)
         assert first == "read: p0, p1 as probabilities of 0, 1 (event: 1); truth: label; 600 rows, each its own unit"
         assert not others
 
     def test_second_line_has_what_was_not_used_left_out_and_stated(self, tmp_path: Path) -> None:
         path = table(tmp_path / "a.csv", ["p0", "p1", "q0", "q1", "y"], zip(1 - P, P, P, 1 - P, np.where(IDS, Y, -1)))
         rows = calibcli.read(path, scores="p0,p1", ignore_label=-1)
-        _, second = reading_record.lines(described(rows))
+        _, second = reading_record.lines(rows.described)
         assert second.strip().startswith("not used: q0 (could be scores too), q1 (could be scores too). left out: 1")
         assert "stated: --scores p0,p1 --ignore-label -1" in second
 
     def test_a_group_is_the_unit(self, tmp_path: Path) -> None:
         path = table(tmp_path / "a.csv", ["patient", "prob", "label"], zip(IDS // 3, P, Y))
-        line = reading_record.lines(described(calibcli.read(path, group="patient")))[0]
+        line = reading_record.lines(calibcli.read(path, group="patient").described)[0]
         assert line.endswith("600 rows, in 200 groups by patient")
 
     def test_repeated_samples_are_said(self, tmp_path: Path) -> None:
         path = table(tmp_path / "a.csv", ["id", "prob", "label"], [*zip(IDS, P, Y)] * 2)
-        assert "samples repeated by id" in reading_record.lines(described(calibcli.read(path)))[0]
+        assert "samples repeated by id" in reading_record.lines(calibcli.read(path).described)[0]
 
     def test_many_classes_are_a_number_and_a_digest(self) -> None:
         names = [str(i) for i in range(1000)]
@@ -214,6 +213,27 @@ class TestPins:
         code, reasons = judged(capsys, "--baseline", "b.json", "--margin", "brier=0.5")
         assert code == Exit.NOT_RUN
         assert "no, yes are gone, 0, 1 are new" in reasons[0]
+
+    @pytest.mark.regression
+    def test_classes_of_the_configuration_hold_for_its_other_files(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Scores of a baseline, and those that were fitted on, whose columns have numbers and whose labels names."""
+        monkeypatch.chdir(tmp_path)
+        random = np.random.default_rng(5)
+        for name in ("new.csv", "old.csv", "fit.csv"):
+            p = np.round(random.dirichlet([1, 1, 1], N), 6)
+            labels = np.array(["cat", "dog", "fox"])[[random.choice(3, p=row / row.sum()) for row in p]]
+            table(
+                Path(name),
+                ["id", "prob_0", "prob_1", "prob_2", "label"],
+                zip(IDS + 900 * (name[0] == "f"), *p.T, labels),
+            )
+        Path("old.csv").write_text(Path("new.csv").read_text())
+        data = '[data]\neval = "new.csv"\nfitted_on = "fit.csv"\nclasses = ["cat", "dog", "fox"]\n'
+        gate = '[[gate]]\nmetric = "brier"\nbaseline = "old.csv"\nmargin = 0.5\n'
+        Path("calib.toml").write_text(f"schema = 1\n{data}{gate}")
+        assert judged(capsys)[0] == Exit.OK
 
     def test_nights_are_held_to_the_pins(self, pinned: Path, capsys: pytest.CaptureFixture[str]) -> None:
         random = np.random.default_rng(1)

@@ -14,9 +14,10 @@ from typing import Any, Literal, Unpack, cast
 import numpy.typing as npt
 
 from calibcli import headlines
-from calibcli.api.measuring import Scores, given, is_path, spread
+from calibcli.api.measuring import Scores, given, is_path, measure, spread
 from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
+from calibcli.core.files import atomic, target
 from calibcli.core.number_format import count_text
 from calibcli.core.python_errors import in_python
 from calibcli.core.result import CLAIM_VERDICTS, Cell, Result, Table, by_report, decisive, results_of
@@ -167,9 +168,9 @@ def compare(
         if metrics or config or any(value for value in how.values()):
             problem = "results are compared as they are: metrics and how files are read were chosen when they were made"
             raise UsageError(problem, "leave these options out, or pass the scores")
-        read = [(i, {}) if isinstance(i, Result) else read_result(i) for i in inputs]  # type: ignore[arg-type]
-        files = [entry for _, entry in read if entry]
-        result = comparing.results([one for one, _ in read], named, alpha)
+        stored = [(i, {}) if isinstance(i, Result) else read_result(i) for i in inputs]  # type: ignore[arg-type]
+        files = [entry for _, entry in stored if entry]
+        result = comparing.results([one for one, _ in stored], named, alpha)
         return headlines.headed(result, provenance={"inputs": files, "seed": 0})
     if len(kinds) > 1:
         raise UsageError("scores and results cannot be compared with each other", "pass all scores, or all results")
@@ -177,11 +178,11 @@ def compare(
         raise TypeError("a model to compare is its predictions or a file: calibcli.from_arrays(scores, labels) of each")
     if all(isinstance(one, Predictions) for one in inputs):
         given(compare, cast(Predictions, first), None, how)  # refuses what is said of files where there are none
-    if config is not None:
-        own = dict(how)
-        models = [one if isinstance(one, Predictions) else session.read_pinned(one, own, config) for one in inputs]  # type: ignore[arg-type]
-    else:
-        models = [one if isinstance(one, Predictions) else given(compare, one, None, how, whole=True) for one in inputs]  # type: ignore[arg-type]
+
+    def read(file: Any) -> Predictions:
+        return given(compare, file, None, how, whole=True) if config is None else session.read_pinned(file, how, config)
+
+    models = [one if isinstance(one, Predictions) else read(one) for one in inputs]
     files = [entry for predictions in models for entry in recorded_outputs.provenance(predictions)]
     chosen = [metrics] if isinstance(metrics, str) else list(metrics or ())
     result = comparing.scores(models, named, chosen or None, alpha)
@@ -298,9 +299,7 @@ def init(
     Raises:
         InputError: the file is refused.  UsageError: a configuration is there already.
     """
-    from calibcli.api.measuring import measure
-    from calibcli.core.files import atomic, target
-    from calibcli.gate import pins, proposal
+    from calibcli.gate import pins, proposal  # here, as a check starts without it
 
     configuration = target(Path(save))
     old = configuration.read_text(encoding="utf-8") if configuration.is_file() else ""
@@ -507,13 +506,13 @@ class Watch:
             UsageError: there is no state yet, or there are no labels by id.
         """
         how: dict[str, Any] = {"ids": ids, "label_base": label_base, "ignore_label": ignore_label}
-        found = late.labels_of(rows, how) if is_path(rows) else None
+        by_id = late.labels_of(rows, how) if is_path(rows) else None
         if not is_path(rows) and labels is not None:
-            found = Labels.of("labels", as_array(rows, "ids"), as_array(labels, "labels"), ignore_label)
-        if found is None:
+            by_id = Labels.of("labels", as_array(rows, "ids"), as_array(labels, "labels"), ignore_label)
+        if by_id is None:
             problem = f"no labels by id in {rows!s}" if is_path(rows) else "ids without labels"
             raise UsageError(problem, "pass ids and labels, or a file that is there and has both (--ids KEY)")
-        return self._kept(lambda keeper: keeper.label(found), how)
+        return self._kept(lambda keeper: keeper.label(by_id), how)
 
     def merge(self, other: Watch | str | os.PathLike[str]) -> Result:
         """Add the rows of another part, or machine, that was begun with the same rules; write the state.

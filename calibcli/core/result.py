@@ -429,6 +429,12 @@ class Result(Numbers):
         return CLAIM_VERDICTS[self.verdict] if self.verdict and self.words is CLAIM_VERDICTS else self.verdict or ""
 
     @property
+    def inputs_read(self) -> list[Mapping[str, Any]]:
+        """The inputs, each with its path, that say under `read` what they were taken for."""
+        entries = self.provenance.get("inputs") or ()
+        return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("read"), dict)]
+
+    @property
     def exit_code(self) -> int:
         """The exit code of the command, by the worst of its fatal checks: 1 fail, 5 not run, 3 inconclusive, else 0."""
         outcome, fatal = self.deciding or ("pass", False)

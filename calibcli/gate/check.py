@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.core import extensions
-from calibcli.core.errors import CalibError, InputError, UsageError
+from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import RULES, Plot
 from calibcli.core.files import reading as note_inputs
 from calibcli.core.number_format import count_text, number
@@ -32,11 +31,11 @@ from calibcli.metrics.paired import MeanDifference
 from calibcli.metrics.registry import traits
 from calibcli.scores import array_names, left_out, recorded_outputs
 from calibcli.scores.columns import columns
+from calibcli.scores.files.arrays import FileContents
 from calibcli.scores.files.source import Source as InputFile
 from calibcli.scores.other_files import is_result
 from calibcli.scores.predictions import Predictions, Progress
 from calibcli.scores.reading_options import Reading
-from calibcli.scores.reading_record import described
 
 # Judge every gate of a configuration on one input.
 
@@ -309,7 +308,7 @@ def open_source(scores: Any, config: Config, reading: Mapping[str, Any], own: Ma
         return Results(result, config.eval, files=[entry], config=config)
     paths = scores if isinstance(scores, list) else config.eval
     columns = [*config.slices, *columns_wanted(config)]
-    return RecordedOutputs(read_scores(paths, {**reading, "judged": True}, columns, config, own), config)
+    return RecordedOutputs(read_scores(paths, {**reading, "judged": True}, columns, config.pins, own), config)
 
 
 def columns_wanted(config: Config) -> list[str]:
@@ -333,56 +332,54 @@ def read_scores(
     path: recorded_outputs.Paths,
     reading: Mapping[str, Any],
     by: Sequence[str] = (),
-    settings: Config | None = None,
+    pinned: Mapping[str, Any] = {},
     own: Mapping[str, Any] = {},
 ) -> Predictions:
-    """Read recorded outputs with those of the columns `by` that the file has.
+    """Read recorded outputs with those of the columns `by` that the file has, held to what is pinned: see `held_to`."""
+    options = Reading(**{**reading, "by": ()})
+    sources = recorded_outputs.open_all(path, options)
+    contents = recorded_outputs.load_all(sources, options)
+    return held_to(pinned, contents, sources, reading, array_names.columns_there(contents[0], by), own)
 
-    What `settings` pin is held to: an input that does not have it is read as if nothing was pinned, so that the source
-    of the gates can say in what it differs.
+
+def held_to(
+    pinned: Mapping[str, Any],
+    contents: Sequence[FileContents],
+    sources: Sequence[InputFile],
+    reading: Mapping[str, Any],
+    by: Sequence[str],
+    own: Mapping[str, Any],
+) -> Predictions:
+    """Read recorded outputs as is pinned, or else as if nothing was, so that the source of the gates can say in what
+    they differ.
 
     Args:
-        reading: options, with those of the settings.  own: those of the command line alone.
+        pinned: keys of `[data]`, see `pins`.  reading: options, with those of the settings.
+        own: those of the command line alone.
 
     Raises:
         InputError: the input is refused either way; that of the first.
     """
-    pinned = {} if settings is None else settings.pins
-    if not pinned:
-        return _read(path, reading, by)
-    hints = {key: value for key, value in pinned.items() if key in pins.AGAIN and not reading.get(key)}
-    if "classes" in hints and len(hints["classes"]) == 1:  # a number and a digest
+    hints = {key: pinned[key] for key in pins.AGAIN if key in pinned and not reading.get(key)}
+    if len(hints.get("classes", ())) == 1:  # a number and a digest
         del hints["classes"]
-    hints = {key: list(value) if isinstance(value, tuple) else value for key, value in hints.items()}
     loose = {**reading, **{key: own.get(key) for key in pinned if key in reading}}
     if os.path.isfile(pinned.get("labels", "")):  # a file of its own, not part of what the input was taken for
         loose["labels"] = pinned["labels"]
     first_read, refused = None, None
-    for options in (reading, {**reading, **hints}, loose):
+    for options in (reading, {**reading, **hints}, loose) if pinned else (reading,):
         try:
-            rows = _read(path, options, by)
+            rows = recorded_outputs.predictions(contents, sources, Reading(**{**options, "by": tuple(by)}))
         except InputError as error:
             refused = refused or error
             continue
-        if not pins.differences(pinned, described(rows)):
+        if not pins.differences(pinned, rows.described):
             return rows
         first_read = first_read or rows
     if first_read is None:
         assert refused is not None
         raise refused
     return first_read
-
-
-def _read(path: recorded_outputs.Paths, reading: Mapping[str, Any], by: Sequence[str]) -> Predictions:
-    options = Reading(**{**reading, "by": ()})
-    sources = recorded_outputs.open_all(path, options)
-    contents = recorded_outputs.load_all(sources, options)
-    present = []
-    for name in dict.fromkeys(by):
-        with contextlib.suppress(CalibError):
-            array_names.column(contents[0], name, "by", "")
-            present.append(name)
-    return recorded_outputs.predictions(contents, sources, dataclasses.replace(options, by=tuple(present)))
 
 
 def read_pinned(path: str | Path, own: Mapping[str, Any], config_path: str | Path) -> Predictions:
@@ -392,14 +389,19 @@ def read_pinned(path: str | Path, own: Mapping[str, Any], config_path: str | Pat
         InputError: they are refused, or read otherwise.
     """
     settings = config.load(Path(config_path))
-    rows = read_scores(path, reading(own, settings), (), settings, own)
-    if text := otherwise(settings, described(rows)):
-        raise InputError(f"{path}: {text.partition(': mend')[0]}", f"mend the export, or calib init {path} --update")
+    rows = read_scores(path, reading(own, settings), (), settings.pins, own)
+    if problem := otherwise(settings, rows.described):
+        raise InputError(f"{path}: {problem}", f"mend the export, or calib init {path} --update")
     return rows
 
 
-def check_overlap(fit: str, predictions: Predictions, reading: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+def check_overlap(
+    fit: str, predictions: Predictions, reading: Mapping[str, Any], hints: Mapping[str, Any]
+) -> tuple[str, list[dict[str, Any]]]:
     """Compare the rows with those that the calibrator was fitted on.
+
+    Args:
+        hints: what the configuration says of kind, classes and event.
 
     Returns:
         A note on rows that are in `fit` too, or ""; and path and sha256 of what was read.
@@ -409,7 +411,7 @@ def check_overlap(fit: str, predictions: Predictions, reading: Mapping[str, Any]
     """
     from calibcli.scores.input_mistakes import refuse_overlap  # imported here, as few checks pass --fitted-on
 
-    fitted = read_scores(fit, {**reading, "weights": None, "group": None, "ids": None})
+    fitted = read_scores(fit, {**reading, "weights": None, "group": None, "ids": None}, (), hints)
     if fitted.k != predictions.k:
         problem = f"{fitted.source}, which was fitted on, has {fitted.k} classes, {predictions.source} {predictions.k}"
         raise InputError(problem, "pass outputs of the same model (--fitted-on)")
@@ -459,7 +461,9 @@ class Baselines:
             if kept is None:
                 return f"{path} holds no rows; write it with --keep-rows"
             return self._read_otherwise(result, path) or kept
-        predictions = read_scores(path, {**self.reading, "weights": None, "group": None, "judged": True})
+        predictions = read_scores(
+            path, {**self.reading, "weights": None, "group": None, "judged": True}, (), self.source.config.hints
+        )
         self.files += recorded_outputs.provenance(predictions)
         return baseline.rows(predictions, columns(predictions, class_bins=()))
 
@@ -563,9 +567,9 @@ def run(
         if p.weights is not None and p.weight_kind == "sampling":
             facts["n_eff"] = round(effective_rows(p.weights), 1)
         if p.groups is not None:
-            facts["groups"] = len(set(p.groups.tolist()))
+            facts["groups"] = p.group_count
         if settings.fitted_on:
-            overlap, read = check_overlap(settings.fitted_on, p, options)
+            overlap, read = check_overlap(settings.fitted_on, p, options, settings.hints)
             notes += [overlap] if overlap else []
             files += read
     if request.keep_rows:

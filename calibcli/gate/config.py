@@ -18,17 +18,17 @@ from calibcli.core.errors import UsageError, did_you_mean, printable
 from calibcli.core.files import reading
 from calibcli.core.options import BINS, Alpha, Count, Cut, Label, Limit, Rows, Seed, convert, normal, within
 from calibcli.core.validation import toml
-from calibcli.gate.pins import PINNED
+from calibcli.gate.pins import AGAIN, PINNED
 from calibcli.metrics.registry import METRICS
 from calibcli.scores.columns import Edges, coded
 from calibcli.scores.files.source import Source
-from calibcli.scores.files.text_tables import MISSING, is_number
+from calibcli.scores.files.text_tables import NO_VALUE, is_number
 
 # Conditions such as `site=A & age<=30` choose rows, where a gate's `by` is not the name of a column.
 
 Op = Literal["=", "<=", ">", "<", ">="]
 COMPARED = {"<=": np.less_equal, ">": np.greater, "<": np.less, ">=": np.greater_equal}
-NO_VALUE = {*MISSING, "nan", "<na>", "nat", "-", "?", "."}  # texts in a column of numbers
+NO_NUMBER = {*NO_VALUE, "-", "."}  # texts in a column of numbers
 FORMS = '; conditions are COLUMN=VALUE, COLUMN<=NUMBER, <, >=, > or COLUMN="" (no value), joined by &'
 TEXT = r'"(?:[^"\\]|\\.)*"'
 PLAIN = r"[^\s=<>&\"\\]+"
@@ -101,7 +101,7 @@ def numbers(column: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
         return column.astype(np.float64)
     texts, codes = coded(column.astype(str, copy=False))
     try:
-        values = ["nan" if text.strip().lower() in NO_VALUE else text for text in texts]
+        values = ["nan" if text.strip().lower() in NO_NUMBER else text for text in texts]
         return np.array([*map(float, values)])[codes]
     except ValueError:
         return None
@@ -252,7 +252,13 @@ class Config(Stats, Data):
     def pins(self) -> dict[str, Any]:
         """What `[data]` says of how the input is read: an input that is read otherwise is not judged."""
         named = {name: getattr(self, name) for name in (*PINNED, "left_out")}
-        return {name: value for name, value in named.items() if value or (name == "left_out" and value is not None)}
+        lists = {name: [*value] if isinstance(value, tuple) else value for name, value in named.items()}
+        return {name: value for name, value in lists.items() if value or (name == "left_out" and value is not None)}
+
+    @property
+    def hints(self) -> dict[str, Any]:
+        """The pins that are options only where a file does not say the same by itself; other files share them."""
+        return {name: value for name, value in self.pins.items() if name in AGAIN}
 
     def named(self) -> list[str]:
         """Return every file that a check may read, whether it exists or not."""

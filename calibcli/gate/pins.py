@@ -20,7 +20,7 @@ PINNED = (*AGAIN, "scores", "labels", "confidence", "correct", "predicted", "ids
 
 
 def of_reading(read: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pins of what was read (`reading_record.described`): keys of `[data]`, with options that were given."""
+    """Return the pins of what was read (`Predictions.described`): keys of `[data]`, with options that were given."""
     if read.get("kind") == "confidences":
         verdict = "labels" if read.get("predicted") else "correct"
         pins = {"confidence": read["scores"], "predicted": read.get("predicted", ""), verdict: read.get("labels", "")}
@@ -51,18 +51,18 @@ def differences(pinned: Mapping[str, Any], read: Mapping[str, Any]) -> list[str]
 
 def _difference(name: str, then: Any, now: Any, every: Mapping[str, Any]) -> Iterator[str]:
     """Yield how one pin differs."""
-    if name == "kind" and not now and every.get("confidence"):
-        yield f"kind: {_words(then)} were pinned, confidences alone are read"
-    elif name == "classes" and [*then] != [*now] and class_list([*then]) != [*now]:
-        gone, new = [c for c in then if c not in now], [c for c in now if c not in then]
-        yield f"classes: {_changes(gone, new) or 'in another order'}"
-    elif name in ("scores", "labels", "ids", "group", "weights", "confidence", "correct", "predicted", "event"):
-        before, after = str(then).replace(", ", ",").split(","), str(now).replace(", ", ",").split(",")
-        if before != after:
-            gone, new = [c for c in before if c not in after], [c for c in after if c and c not in before]
-            yield f"{name}: {_changes(gone, new) or 'in another order'}"
-    elif name == "kind" and str(then).replace("-", "_") != now:
-        yield f"kind: {_words(then)} were pinned, {_words(now)} are read"
+    if name == "kind":
+        if str(then).replace("-", "_") != now:
+            read = "confidences alone" if not now and every.get("confidence") else _words(now)
+            yield f"kind: {_words(then)} were pinned, {read} are read"
+        return
+    if name == "classes":
+        before, after = ([*then], [*now]) if class_list([*then]) != [*now] else ([], [])
+    else:
+        before, after = (str(value).replace(", ", ",").split(",") for value in (then, now))
+    if before != after:
+        gone, new = [c for c in before if c not in after], [c for c in after if c and c not in before]
+        yield f"{name}: {_changes(gone, new) or 'in another order'}"
 
 
 def _words(kind: Any) -> str:

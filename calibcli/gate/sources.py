@@ -33,7 +33,6 @@ from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import Columns, GatheredParts, columns, rows_by
 from calibcli.scores.histogram import NAMES, ColumnName
 from calibcli.scores.predictions import Ints, LeftOut, Predictions
-from calibcli.scores.reading_record import described
 
 # Gates on recorded outputs: their metrics are computed here, with the bounds that PASS and FAIL need.
 
@@ -48,19 +47,23 @@ def otherwise(config: Config, read: Mapping[str, Any]) -> str:
     if not (differences := pins.differences(config.pins, read)):
         return ""
     where = ", ".join(config.sources) or "the configuration"
-    accept = f"calib init {config.eval} --update" if config.eval else "calib init FILE --update"
-    return (
-        f"the input is read otherwise than {where} pins ({'; '.join(differences)}): "
-        f"mend the export, or accept it: {accept}"
-    )
+    return f"the input is read otherwise than {where} pins ({'; '.join(differences)})"
+
+
+def _refusal(source: Source) -> str:
+    """Say why no rule can be judged on an input that is read otherwise than is pinned, and what helps; else ""."""
+    read = recorded_reading(source)
+    problem = "" if read is None else otherwise(source.config, read)
+    accept = f"calib init {source.config.eval or 'FILE'} --update"
+    return f"{problem}: mend the export, or accept it: {accept}" if problem else ""
 
 
 def recorded_reading(source: Source | Result) -> Mapping[str, Any] | None:
     """Return what an input was taken for; None of arrays, and of results that do not say."""
     if isinstance(source, RecordedOutputs):
-        return None if source.predictions.record.format in ("", "arrays") else described(source.predictions)
-    inputs = (source if isinstance(source, Result) else source.result).provenance.get("inputs") or ()
-    return next((i["read"] for i in inputs if isinstance(i, dict) and isinstance(i.get("read"), dict)), None)
+        return None if source.predictions.record.format in ("", "arrays") else source.predictions.described
+    result = source if isinstance(source, Result) else source.result
+    return next((entry["read"] for entry in result.inputs_read), None)
 
 
 @dataclass(eq=False)
@@ -109,8 +112,7 @@ class RecordedOutputs:
         Counts as weights, and groups, say which rows belong together, so that the bounds allow for it.
         """
         p = self.predictions
-        read = recorded_reading(self)
-        if read is not None and (other := otherwise(self.config, read)):
+        if other := _refusal(self):
             return other
         repeats = p.record.repeats
         copies = p.record.copies if p.groups is None and p.weight_kind != "count" else 0
@@ -417,8 +419,7 @@ class Results:
     @property
     def refusal(self) -> str:
         """Say why no rule can be judged on these numbers, or ""."""
-        read = recorded_reading(self)
-        if read is not None and (other := otherwise(self.config, read)):
+        if other := _refusal(self):
             return other
         if (left := self.result.facts.get("left_out")) and isinstance(left, str):
             return f"{printable(left, 200)}: pass the scores, or measure them with --missing drop"

@@ -550,7 +550,7 @@ def _facts(predictions: Predictions, sample: Sample, options: ReportOptions) -> 
     if predictions.weights is not None:
         facts |= {"weights": predictions.weight_kind, "n_eff": sample.top.effective}
     if predictions.groups is not None:
-        facts["groups"] = len(np.unique(predictions.groups))
+        facts["groups"] = predictions.group_count
     if predictions.left is not None:
         facts["left_out"] = left_out.said(predictions.left.counts, predictions.n)
     copies = predictions.record.copies

@@ -149,8 +149,8 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
 def _holds(result: Result, name: str) -> str:
     """Return `name` if that format can hold the result."""
     listed = any(t.rows for t in result.tables) and not (result.estimates or result.checks or result.artefacts)
-    held = result.command in getattr(module(name), "LISTS_OF", ())
-    if listed and getattr(module(name), "NUMBERS", False) and not held:
+    listing = result.command in getattr(module(name), "LISTS_OF", ())
+    if listed and getattr(module(name), "NUMBERS", False) and not listing:
         others = ", ".join(one for one in filter(to_stdout, NAMES) if not getattr(module(one), "NUMBERS", False))
         raise UsageError(
             f"format '{name}' holds numbers and verdicts, and calib {result.command} has none", f"use {others}"

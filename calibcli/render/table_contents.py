@@ -162,14 +162,12 @@ def heading(result: Result) -> str:
 
 def readings(result: Result) -> list[str]:
     """Say what the inputs were taken for: of one in two lines, of several in one line each."""
-    inputs = [
-        i for i in result.provenance.get("inputs") or () if isinstance(i, dict) and isinstance(i.get("read"), dict)
-    ]
-    said = [reading_record.lines(i["read"]) for i in inputs[:MOST_INPUTS]]
+    inputs = result.inputs_read
+    texts = [reading_record.lines(entry["read"]) for entry in inputs[:MOST_INPUTS]]
     if len(inputs) < 2:
-        return [line for lines in said for line in lines]
+        return [line for lines in texts for line in lines]
     more = len(inputs) - MOST_INPUTS
-    each = [f"{i.get('path', '')}: {lines[0]}" for i, lines in zip(inputs, said)]
+    each = [f"{entry.get('path', '')}: {lines[0]}" for entry, lines in zip(inputs, texts)]
     return [*each, *([f"and {more} more inputs, whose readings are in the JSON"] if more > 0 else [])]
 
 

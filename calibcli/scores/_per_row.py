@@ -30,7 +30,7 @@ from calibcli.scores.files.arrays import (
 )
 from calibcli.scores.files.roles import IDS, LABELS
 from calibcli.scores.files.source import Source
-from calibcli.scores.files.text_tables import MISSING, floats_of_text, is_number
+from calibcli.scores.files.text_tables import MISSING, NO_VALUE, floats_of_text, is_number
 from calibcli.scores.predictions import Array, ArrayScores, Floats, Ints, Named, PickedScores, Predictions
 from calibcli.scores.reading_options import Reading
 
@@ -39,11 +39,10 @@ from calibcli.scores.reading_options import Reading
 
 HELD = 20_000_000  # labels; more of them stay in the file
 OBSERVED = "pass the class that was observed, one integer per row"
-NO_LABEL = {"", "nan", "<na>", "nat"}
+NO_LABEL = {"", "nan", "<na>", "nat"}  # of texts that are no class; `none` and `na`, in NO_VALUE, may be classes
 LEAVE_OUT = "--missing drop leaves such rows out, as they are neither right nor wrong; or give every row a label"
 UNKNOWN = "--missing drop leaves such rows out, --missing wrong counts them as wrong"
 MOST_NAMED = 12  # classes up to which an error lists all of them
-ABSENT = {*MISSING, *NO_LABEL, "?"}  # of texts that are no class; `none` and `na` may be classes
 WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
 
 
@@ -126,12 +125,15 @@ def _odd_numbers(
 ) -> tuple[dict[str, Ints], float, float]:
     """Return the rows of each cause, and the smallest and the largest label; `beyond`: others may be of a class."""
     absent, unknown, low, high = [], [], np.inf, -np.inf
+    gapless = bool((np.diff(numbers) == 1).all())  # then a whole label between the first and the last is one of them
     for start, stored in blocks(labels):
         block = stored.reshape(-1)
         nan = np.isnan(block) if block.dtype.kind == "f" else np.zeros(len(block), bool)
         if len(present := block[~nan]):
             low, high = min(low, float(present.min())), max(high, float(present.max()))
-        odd = ~nan & (block >= 0) & ~np.isin(block, numbers) & (np.floor(block) == block) if beyond else ~nan & nan
+        odd = np.zeros(len(block), bool)
+        if beyond and not (gapless and numbers[0] <= low and high <= numbers[-1]):
+            odd = ~nan & (block >= 0) & ~np.isin(block, numbers) & (np.floor(block) == block)
         absent.append(np.flatnonzero(nan) + start)
         unknown.append(np.flatnonzero(odd & (block != ignored) if ignored is not None else odd) + start)
     return {"labels": np.concatenate(absent), "classes": np.concatenate(unknown)}, low, high
@@ -144,7 +146,7 @@ def _odd_texts(
     texts = {text for _, block in blocks(labels) for text in set(_texts(block.reshape(-1)))}
     names = {spelled for name in classes for spelled in (name, _plain(name))}
     odd = {text for text in texts if text not in names and _plain(text) not in names}
-    absent = {text for text in odd if text.strip().lower() in ABSENT}
+    absent = {text for text in odd if text.strip().lower() in NO_VALUE}
     unknown, whole = odd - absent, {text: float(_plain(text)) for text in odd if is_whole(text)}
     if len(odd) == len(texts) and not whole:  # names, and the classes have none: `none` and `na` may be two of them
         plain = {text for text in absent if text.strip().lower() in NO_LABEL}
@@ -279,7 +281,7 @@ def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
     Raises:
         InputError: there are such rows.
     """
-    absent = {text.strip() for text in texts if text.strip().lower() in ABSENT}
+    absent = {text.strip() for text in texts if text.strip().lower() in NO_VALUE}
     every = ((start + i, text) for start, block in blocks(labels) for i, text in enumerate(_texts(block)))
     rows = [(row, text) for row, text in every if text.strip() in absent] if absent else []
     if not rows:

@@ -14,13 +14,12 @@ from calibcli.core.options import normal
 from calibcli.scores import _column_evidence as column_evidence
 from calibcli.scores.files import roles
 from calibcli.scores.files.arrays import FileContents
-from calibcli.scores.files.text_tables import MISSING, is_number
+from calibcli.scores.files.text_tables import NO_VALUE, is_number
 from calibcli.scores.predictions import Floats, Named
 
 SHOWN = 6  # columns that a line names one by one
 LINES, MANY = 4, 8  # lines that one error proposes; beyond the second number they decide nothing
 MOST = 1000  # classes of a column of classes
-ABSENT = {*MISSING, "nan", "<na>", "nat", "?"}
 PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
 """Parts of names that make numbers from 0 to 100 look like confidences."""
 VERDICTS = ({"true", "false"}, {"correct", "incorrect"}, {"right", "wrong"}, {"pass", "fail"}, {"passed", "failed"},
@@ -61,7 +60,7 @@ class ColumnLook:
         """The values of each column that may be of classes: few, not all different, and no fractions."""
         out: dict[str, set[str]] = {}
         for name, cells in self.cells.items():
-            values = {cell for cell in cells if cell.lower() not in ABSENT}
+            values = {cell for cell in cells if cell.lower() not in NO_VALUE}
             few = 1 < len(values) <= min(MOST, max(2, len(cells) // 2))
             if few and not any(is_number(value) and float(value) % 1 for value in values):
                 out[name] = values

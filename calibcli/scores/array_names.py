@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -15,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable, refusing
+from calibcli.core.errors import CalibError, InputError, NoRows, UsageError, did_you_mean, printable, refusing
 from calibcli.core.number_format import count_text, first_few
 from calibcli.core.options import normal, real
 from calibcli.scores import _column_evidence as column_evidence
@@ -255,6 +256,16 @@ def column(contents: FileContents, name: str, option: str, where: str) -> Named:
     if name in contents.arrays or not path or objects is None or objects.dtype.kind != "O":
         return contents.arrays[named(contents, name, option, where)]
     return Memory(column_of([_inner(text, path, i, name, where) for i, text in enumerate(read_all(objects).tolist())]))
+
+
+def columns_there(contents: FileContents, names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the columns that a file has, each once."""
+    there = []
+    for name in dict.fromkeys(names):
+        with contextlib.suppress(CalibError):
+            column(contents, name, "by", "")
+            there.append(name)
+    return tuple(there)
 
 
 def _inner(text: Any, path: str, row: int, name: str, where: str) -> str:

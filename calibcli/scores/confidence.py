@@ -33,7 +33,7 @@ from calibcli.scores.predictions import (
 from calibcli.scores.reading_options import Reading
 from calibcli.scores.reading_record import ReadingRecord
 
-ABSENT = {*MISSING, "nan", "<na>", "-", "?"}
+ABSENT = {*MISSING, "nan", "<na>", "-"}
 SCALES = {"1": 1.0, "10": 10.0, "100": 100.0, "percent": 100.0}
 MIXED = 0.01  # share of confidences below 1 % above which they are taken to be out of 1
 ROUNDING = 1e-6  # a confidence may be so far above 1

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from calibcli.core.errors import UsageError
 from calibcli.core.problem import Problem
-from calibcli.scores.reading_record import ReadingRecord
+from calibcli.scores.reading_record import ReadingRecord, class_list
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -216,6 +216,40 @@ class Predictions:
             guess_nll=guess[0],
             guess_accuracy=guess[1],
         )
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What was read as plain data: what a result keeps of each input, and what `[data]` of calib.toml pins."""
+        record = self.record
+        named = record.label_values or range(self.k) if self.classes is None else self.classes
+        classes = [*map(str, named)]
+        parts = {
+            "scores": ",".join(record.members) or record.scores,
+            "kind": "confidences" if self.top_only else self.kind,
+            "why": record.why,
+            "labels": record.labels,
+            "predicted": record.predicted,
+            "classes": None if self.top_only else class_list(classes),
+            "event": "" if self.top_only else self.event and classes[1],
+            "rows": self.n,
+            "group": record.group,
+            "ids": record.ids,
+            "weights": record.weights,
+            "repeats": "" if record.repeats is None else record.repeats.column,
+            "groups": self.group_count,
+            "left_out": dict(record.left_out),
+            "unused": list(record.unused),
+            "rivals": list(record.rivals),
+            "grounds": dict(record.grounds),
+            "assumed": list(record.assumed),
+            "stated": dict(record.stated),
+        }
+        return {name: value for name, value in parts.items() if value}
+
+    @property
+    def group_count(self) -> int:
+        """Number of groups that have rows; 0 without groups."""
+        return 0 if self.groups is None else len(np.unique(self.groups))
 
     @property
     def event_fact(self) -> dict[str, str]:

@@ -11,17 +11,13 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from calibcli.core.number_format import count_text
-
-if TYPE_CHECKING:
-    from calibcli.scores.predictions import Predictions
 
 Ground = Literal["stated", "named", "seen", "assumed"]
 ASSUMED = {
     "classes": "classes by number: label 0 is the first column of scores",
-    "order": "the order of the classes",
     "event": "the event is the second class",
     "class 1": "one score is that of class 1",
 }
@@ -131,38 +127,6 @@ class ReadingRecord:
     rivals: Sequence[str] = ()
 
 
-def described(rows: Predictions) -> dict[str, Any]:
-    """Return what was read as plain data: what a result keeps of each input, and what `[data]` of calib.toml pins."""
-    record, unit = rows.record, {"group": rows.record.group, "ids": rows.record.ids, "weights": rows.record.weights}
-    parts = {
-        "scores": ",".join(record.members) or record.scores,
-        "kind": "confidences" if rows.top_only else rows.kind,
-        "why": record.why,
-        "labels": record.labels,
-        "predicted": record.predicted,
-        "classes": None if rows.top_only else class_list(_classes(rows)),
-        "event": "" if rows.top_only else rows.event and _classes(rows)[1],
-        "rows": rows.n,
-        **unit,
-        "repeats": "" if record.repeats is None else record.repeats.column,
-        "groups": 0 if rows.groups is None else len(set(rows.groups.tolist())),
-        "left_out": dict(record.left_out),
-        "unused": list(record.unused),
-        "rivals": list(record.rivals),
-        "grounds": dict(record.grounds),
-        "assumed": list(record.assumed),
-        "stated": dict(record.stated),
-    }
-    return {name: value for name, value in parts.items() if value}
-
-
-def _classes(rows: Predictions) -> list[str]:
-    """Return the classes in the order of the scores: their names, else the numbers that labels have."""
-    if rows.classes is not None:
-        return [str(name) for name in rows.classes]
-    return [str(value) for value in rows.record.label_values or range(rows.k)]
-
-
 def class_list(classes: Sequence[str]) -> list[str]:
     """Return the classes; of more than MOST_CLASSES one text, their number and a digest, `1000, sha256:4be1...`."""
     if len(classes) <= MOST_CLASSES:
@@ -175,7 +139,7 @@ def lines(read: Mapping[str, Any]) -> list[str]:
     """Say in one line, or two, what was read.
 
     >>> rows = calibcli.read("sample_data/test.npz", by=["ink"])
-    >>> print(*lines(described(rows)), sep=chr(10))
+    >>> print(*lines(rows.described), sep=chr(10))
     read: logits as logits of 0, 1, 2 .. 9 (10 classes); truth: labels; 997 rows, each its own unit
     """
     scores, classes = str(read.get("scores", "")).split(","), [*read.get("classes", ())]

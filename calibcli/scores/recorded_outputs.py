@@ -33,7 +33,6 @@ from calibcli.scores import (
     confidence,
     left_out,
     other_files,
-    reading_record,
     repeated_samples,
     tasks,
 )
@@ -106,7 +105,7 @@ def provenance(rows: Predictions) -> list[dict[str, Any]]:
     """Return path and sha256 of each file that was read, and with the first what it was taken for, for a result."""
     files = [dict(file) for file in rows.record.files]
     if files:
-        files[0]["read"] = reading_record.described(rows)
+        files[0]["read"] = rows.described
     return files
 
 
@@ -354,18 +353,25 @@ def _one_dataset(
     )
     beside = None
     if len(others):
-        picked: Named = PickedScores(every, others)
-        picked = masks_of.left_out(picked, scanned.masks) if scanned.masks and scanned.masks.found else picked
-        beside = dataclasses.replace(
-            read,
-            scores=array_names.as_scores(picked, kind, clip),
-            labels=np.zeros(len(others), np.int64),
-            **left_out.split_fields(further, slice(rows.scores.shape[0], None)),
-        )
-        beside = swap_classes(beside) if binary.first else beside
-    read = swap_classes(read) if binary.first else read
+        fields = left_out.split_fields(further, slice(rows.scores.shape[0], None))
+        beside = _kept_aside(read, PickedScores(every, others), scanned, clip, fields)
+    if binary.first:
+        read, beside = swap_classes(read), None if beside is None else swap_classes(beside)
     read = read if labels is None else repeated_samples.seen(read, named, reading.ids, contents[0].ids)
     return left_out.decided(read, beside, causes, lost, reading)
+
+
+def _kept_aside(read: Predictions, scores: Named, scanned: Scan, clip: float, fields: Mapping[str, Any]) -> Predictions:
+    """Return rows (n, K) that are left out, in the form of those that are read.
+
+    Args:
+        fields: of these rows, such as ids and weights.
+    """
+    masked = masks_of.left_out(scores, scanned.masks) if scanned.masks and scanned.masks.found else scores
+    n = scores.shape[0]
+    return dataclasses.replace(
+        read, scores=array_names.as_scores(masked, read.kind, clip), labels=np.zeros(n, np.int64), **fields
+    )
 
 
 def _usable(

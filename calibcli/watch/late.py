@@ -17,17 +17,16 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.core.errors import CalibError, InputError, printable
+from calibcli.core.errors import InputError, printable
 from calibcli.core.number_format import first_few
 from calibcli.core.options import normal
 from calibcli.gate.baseline import hashes, squeezed, unsqueezed
-from calibcli.gate.check import read_scores
-from calibcli.gate.config import Config
+from calibcli.gate.check import held_to
 from calibcli.scores import array_names, recorded_outputs
 from calibcli.scores.files.arrays import load_any, read_all, texts_of
 from calibcli.scores.files.roles import IDS, LABELS
 from calibcli.scores.files.source import Source
-from calibcli.scores.files.text_tables import MISSING
+from calibcli.scores.files.text_tables import NO_VALUE
 from calibcli.scores.predictions import Array, ArrayScores, Ints, Kind, Predictions
 from calibcli.scores.reading_options import Reading
 
@@ -99,7 +98,6 @@ def nights_of(
 # Labels of a file of their own, or of a column with gaps.
 
 WRONG = "?"  # in place of the column of labels: there are several, or something is wrong with them
-ABSENT = {*MISSING, "nan", "<na>", "nat"}
 WHOLE = re.compile(r"[+-]?\d{1,18}(\.0*)?")
 
 
@@ -177,7 +175,7 @@ def label_texts(values: Array) -> Array:
 
 def absent(texts: Array, ignored: int | None = None) -> npt.NDArray[np.bool_]:
     """Return which of some texts stand for no label."""
-    return np.array([t.lower() in ABSENT or t == str(ignored) for t in texts.tolist()], bool)
+    return np.array([t.lower() in NO_VALUE or t == str(ignored) for t in texts.tolist()], bool)
 
 
 def label_files(wanted: str | Path) -> list[str | Path] | None:
@@ -229,7 +227,7 @@ def read(
     reading: Mapping[str, Any],
     by: Sequence[str],
     labels: Labels | None,
-    settings: Config,
+    pinned: Mapping[str, Any],
     own: Mapping[str, Any],
 ) -> tuple[Predictions, Array | None]:
     """Read the rows of a file as `gate.check.read_scores` does, and the texts of labels in a column with gaps.
@@ -237,25 +235,19 @@ def read(
     Labels of a column that has all are those of the rows; else these have none (`record.labelled`). `labels` are by id.
 
     Args:
-        settings: whose pins are held to.  own: options of the command line alone.
+        pinned: keys of `[data]` that the rows are held to.  own: options of the command line alone.
     """
     options = Reading(**{**reading, "by": ()})
     sources = recorded_outputs.open_all(path, options)
     contents = recorded_outputs.load_all(sources, options)
-    present = []
-    for name in dict.fromkeys(by):
-        with contextlib.suppress(CalibError):
-            array_names.column(contents[0], name, "by", "")
-            present.append(name)
-    options = dataclasses.replace(options, by=tuple(present))
+    columns = array_names.columns_there(contents[0], by)
+    options = dataclasses.replace(options, by=columns)
     if labels is not None and options.labels not in contents[0].arrays:
         options = dataclasses.replace(options, labels=None)
     key, texts = _column(contents, sources, options)
     if (key if labels is None else key not in ("", WRONG)) and (texts is None or not absent(texts).any()):
-        if settings.pins:
-            return read_scores(path, {**reading, "labels": options.labels}, by, settings, own), None
-        return recorded_outputs.predictions(contents, sources, options), None
-    kept = {*present, options.ids, options.group, options.weights, options.scores, contents[0].ids}
+        return held_to(pinned, contents, sources, {**reading, "labels": options.labels}, columns, own), None
+    kept = {*columns, options.ids, options.group, options.weights, options.scores, contents[0].ids}
     out = {normal(name) for name in (key, contents[0].labels, *LABELS.all)}
     bare = [
         dataclasses.replace(

@@ -479,7 +479,7 @@ class WatchSession:
                 rows = given
             else:
                 wanted = columns_wanted(config)
-                rows, texts = late.read(Path(given), reading, wanted, labels, config, self.terms.reading)
+                rows, texts = late.read(Path(given), reading, wanted, labels, config.pins, self.terms.reading)
         except NoRows as error:
             if self.state is None:  # a new state needs rows, to know what their scores are
                 raise
@@ -495,10 +495,8 @@ class WatchSession:
             rows = dataclasses.replace(rows, classes=old.names or rows.classes)
         source = RecordedOutputs(rows, config)
         read = recorded_reading(source)
-        if read is not None and (other := otherwise(config, read)):
-            raise InputError(
-                f"{other.partition(': mend')[0]}; nothing was counted", "mend the export, or calib init --update"
-            )
+        if read is not None and (problem := otherwise(config, read)):
+            raise InputError(f"{problem}; nothing was counted", "mend the export, or calib init --update")
         settings = self._settings(source, config)
         state = WatchState.begin(settings) if self.state is None else copied(self.state)
         if self.state is not None:

@@ -33,7 +33,7 @@ def render(result: Result, limit: int = LIMIT) -> str:
     head += [f"**{TITLES[tone]}{verdict}**"] if verdict else []
     if facts := table_contents.facts(result):
         head.append(" · ".join(f"{key}: {_prose(value)}" for key, value in facts))
-    head += [_prose(" ".join(said))] if (said := table_contents.readings(result)) else []
+    head += [_prose(" ".join(lines))] if (lines := table_contents.readings(result)) else []
     tail = ["\n".join(f"> **note:** {_prose(note)}" + "  " for note in result.notes)] if result.notes else []
     tables = table_contents.sheets(result)
     drawn = dataclasses.replace(result, plots=[p for p in result.plots if not p.name.startswith(RULES)])

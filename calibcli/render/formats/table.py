@@ -86,8 +86,8 @@ def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> st
 
 def _fitted_blocks(result: Result, detail: Detail, width: int, encoding: str) -> list[Block]:
     """Lay out what a terminal of `width` columns shows."""
-    said = [*_wrapped_facts(facts(result, detail), width, detail), *_readings(result)]
-    wrapped = (terminal.prose(line, width) for line in said)
+    unwrapped = [*_wrapped_facts(facts(result, detail), width, detail), *_readings(result)]
+    wrapped = (terminal.prose(line, width) for line in unwrapped)
     fact_lines = [line for lines in wrapped for line in lines]
     taken = None
     if detail == "few" and result.screen.one_page:  # lines above and below the tables and pictures

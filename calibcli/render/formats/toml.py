@@ -26,10 +26,7 @@ KEPT = 0.5  # share of the gap found in a slice that the rule allows
 
 def render(result: Result) -> str:
     """Render one gate per confirmed rule, or per estimate with a better direction."""
-    inputs = [
-        i for i in result.provenance.get("inputs") or () if isinstance(i, dict) and isinstance(i.get("read"), dict)
-    ]
-    if result.command == "inspect" and inputs:
+    if result.command == "inspect" and (inputs := result.inputs_read):
         return "\n".join([DATA, *pins.section(inputs[0]["read"], str(inputs[0].get("path", ""))), ""])
     gates = [*(_confirmed(result) if "rules" in result.facts else _estimates(result))]
     return "\n".join([HEAD.format(result.command), *gates])

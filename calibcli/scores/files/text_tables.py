@@ -119,6 +119,7 @@ EXPANSION = 6  # bytes of memory for each byte of text, roughly, in the worst ca
 NUMBERED = re.compile(r"^([a-z_]+?)[_.\-\[]?(\d{1,7})\]?$")
 ODD = b'\0\r\x1c\x1d\x1e\x1f"'  # what may end rows, or is read in two ways
 MISSING = {"", "na", "null", "none", "n/a", "?"}
+NO_VALUE = frozenset({*MISSING, "nan", "<na>", "nat"})  # also what libraries write for a missing number or time
 
 
 def delimiter(head: bytes) -> str:
