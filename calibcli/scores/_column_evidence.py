@@ -7,6 +7,7 @@ a row, are the truth.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,6 +21,7 @@ FEWEST = 20  # rows from which they tell
 SAME = 0.999  # share of rows in which a prediction is the class of the largest score
 CERTAIN = 0.995  # share of rows of 0 and 1 from which columns are no probabilities
 SUM = 0.02  # error of a sum of rounded probabilities
+LEAST_WHOLE = 0.95  # share of rows that sum to one where the column of each class is there
 WIDEST = 2000  # columns of one table among which names are compared
 
 
@@ -59,6 +61,28 @@ def are_probabilities(table: Floats | None) -> bool:
         return False
     unit = bool(((table >= 0) & (table <= 1)).all()) and bool((np.abs(table.sum(axis=1) - 1) <= SUM).all())
     return unit and float(((table == 0) | (table == 1)).all(axis=1).mean()) < CERTAIN
+
+
+def lack_a_class(table: Floats) -> bool:
+    """Return whether rows (rows, K) are shares of which some have visibly less than the whole, and none more: the
+    column of a class is not among them.
+    """
+    sums = table.sum(axis=1)
+    unit = bool((table >= 0).all()) and bool((sums <= 1 + SUM).all())
+    return table.shape[1] > 1 and unit and float((sums < 1 - SUM).mean()) > 1 - LEAST_WHOLE
+
+
+def named_in_order(columns: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return the words in the order of the columns, where names of columns hold them and at most one column holds none;
+    [] where they do not tell.
+    """
+    parts = [set(re.split(r"[^\w]|_", column.casefold())) for column in columns]
+    found = [[word for word in words if word.casefold() in part] for part in parts]
+    one_each = [names[0] if len(names) == 1 else "" for names in found]
+    left = [word for word in words if word not in one_each]
+    if len(words) != len(columns) or any(len(names) > 1 for names in found) or len(left) > 1:
+        return []
+    return [name or left[0] for name in one_each]
 
 
 def are_one_hot(table: Floats | None) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from calibcli.core.errors import InputError, UsageError, nearest
 from calibcli.core.number_format import count_text, first_few
+from calibcli.scores import _column_evidence as column_evidence
 from calibcli.scores import array_names
 from calibcli.scores.array_names import shape_text
 from calibcli.scores.files.arrays import (
@@ -42,6 +43,7 @@ OBSERVED = "pass the class that was observed, one integer per row"
 NO_LABEL = {"", "nan", "<na>", "nat"}  # of texts that are no class; `none` and `na`, in NO_VALUE, may be classes
 LEAVE_OUT = "--missing drop leaves such rows out, as they are neither right nor wrong; or give every row a label"
 UNKNOWN = "--missing drop leaves such rows out, --missing wrong counts them as wrong"
+A_COLUMN = "the scores of many rows sum to less than 1: choose the column of every class with --scores KEY"
 MOST_NAMED = 12  # classes up to which an error lists all of them
 WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
 
@@ -80,7 +82,9 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if labels.dtype.kind == "b" and k > 2:
         problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
         raise InputError(problem, OBSERVED)
-    convert = _translator(labels, name, k, classes or _letters(labels, k, notes))
+    table = np.asarray(column_evidence.sample(scores), np.float64) if columns > 1 else np.ones((0, 1))
+    fix = A_COLUMN if column_evidence.lack_a_class(table) else UNKNOWN
+    convert = _translator(labels, name, k, classes or _letters(labels, k, notes), fix)
     base = label_base or 0
     ignored = None if ignore_label is None else ignore_label - base
     codes: Named = Converted(labels, lambda block: convert(block) - base, (), np.dtype(np.int64))
@@ -89,7 +93,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
         raise InputError(f"all {n:,} labels are {ignore_label}", "pass rows that have labels")
     if seen.beyond and label_base is None:
         _counted_from_one(codes, ignored, seen, k, scores)
-    _refuse_outside(seen, name, k, columns, base)
+    _refuse_outside(seen, name, k, columns, base, fix)
     dropped = None
     if ignored is not None:
         dropped = np.concatenate([block == ignored for _, block in blocks(codes)])
@@ -176,7 +180,7 @@ def as_names(labels: Named | None, name: str, classes: Sequence[str] | None) -> 
     return Converted(labels, lambda block: block.astype(np.int64).astype(str), labels.shape[1:], np.dtype("U20"))
 
 
-def _refuse_outside(seen: _LabelRange, name: str, k: int, columns: int, base: int) -> None:
+def _refuse_outside(seen: _LabelRange, name: str, k: int, columns: int, base: int, fix: str) -> None:
     """Refuse labels that are none of the classes.
 
     Raises:
@@ -195,7 +199,7 @@ def _refuse_outside(seen: _LabelRange, name: str, k: int, columns: int, base: in
         raise InputError(
             f"label {seen.beyond[1] + base} in row {seen.beyond[0]} ('{name}') is outside {base}..{k - 1 + base}, "
             f"as there are {k} score columns ({count_text(seen.above, 'row')})",
-            f"do the scores and labels belong together? if the first class is called 1: --label-base 1; {UNKNOWN}",
+            f"do the scores and labels belong together? if the first class is called 1: --label-base 1; {fix}",
         )
 
 
@@ -234,8 +238,10 @@ def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
     raise InputError(problem, "pass one integer label per row")
 
 
-def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None) -> Callable[[Array], Ints]:
-    """Return a function that converts a block of labels to int64."""
+def _translator(
+    labels: Named, name: str, k: int, classes: Sequence[str] | None, unknown: str
+) -> Callable[[Array], Ints]:
+    """Return a function that converts a block of labels to int64; `unknown` is what to do about those of no class."""
     kind = labels.dtype.kind
     if labels.dtype == np.uint64:
         return lambda block: np.minimum(block, np.uint64(2**62)).astype(np.int64)
@@ -257,9 +263,15 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
     refuse_missing(labels, name, strange)
     odd = strange[0]
     if classes:
+        if len(strange) == len(texts) == k <= MOST_NAMED and not any("," in text for text in texts):
+            words = sorted({text.strip() for text in texts})
+            order = column_evidence.named_in_order(classes, words)
+            problem = f"labels '{name}' are {' and '.join(words)}, and the columns are called {' and '.join(classes)}"
+            sure = "" if order else " if that is the order of the columns, else in theirs"
+            raise InputError(problem, f"pass --classes {shlex.quote(','.join(order or words))}{sure}")
         cells, near = [text for _, block in blocks(labels) for text in _texts(block)], nearest(odd, classes)
         fix = f"did you mean {near!r}? Else " if near else ""
-        fix += f"{UNKNOWN}; if a column is of that class, give --classes every name, in the order of the columns"
+        fix += f"{unknown}; if a column is of that class, give --classes every name, in the order of the columns"
         others = sum(text in strange for text in cells) - cells.count(odd)
         problem = f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes"
         problem += f" ({count_text(cells.count(odd), 'row')}, first row {cells.index(odd)}"
@@ -275,8 +287,8 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
     raise InputError(problem, fix)
 
 
-def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
-    """Refuse rows without a label, if one of `texts`, which are no classes, stands for a missing value.
+def refuse_missing(labels: Named, name: str, texts: Sequence[str], what: str = "label", fix: str = LEAVE_OUT) -> None:
+    """Refuse rows without a label, or `what`, if one of `texts`, which are no classes, stands for a missing value.
 
     Raises:
         InputError: there are such rows.
@@ -287,11 +299,11 @@ def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
     if not rows:
         return
     row, text = rows[0]
-    raise InputError(f"{_no_label(len(rows))} ('{name}' is {text.strip()!r} in row {row})", LEAVE_OUT)
+    raise InputError(f"{_without(len(rows), what)} ('{name}' is {text.strip()!r} in row {row})", fix)
 
 
-def _no_label(rows: int) -> str:
-    return "1 row has no label" if rows == 1 else f"{rows:,} rows have no label"
+def _without(rows: int, what: str) -> str:
+    return f"1 row has no {what}" if rows == 1 else f"{rows:,} rows have no {what}"
 
 
 def _letters(labels: Named, k: int, notes: list[str]) -> list[str] | None:
@@ -365,7 +377,7 @@ def _whole_numbers(labels: Named, name: str) -> None:
         if len(odd):
             row, value = start + int(odd[0]), float(block[odd[0]])
             if np.isnan(value):
-                raise InputError(f"{_no_label(int(without))} ('{name}' is NaN in row {row})", LEAVE_OUT)
+                raise InputError(f"{_without(int(without), 'label')} ('{name}' is NaN in row {row})", LEAVE_OUT)
             problem = f"labels '{name}' are not whole numbers (row {row} has {value:g}): soft targets?"
             raise InputError(problem, OBSERVED)
 

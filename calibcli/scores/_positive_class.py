@@ -11,6 +11,7 @@ import numpy as np
 
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.options import normal
+from calibcli.scores import _column_evidence as column_evidence
 from calibcli.scores._per_row import NO_LABEL, WHOLE, as_names, refuse_missing
 from calibcli.scores._score_kind import KeptRows, Scan
 from calibcli.scores.array_names import class_in_name
@@ -168,7 +169,8 @@ def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list
 def _named(reading: Reading, column: str, labels: Named | None, names: list[str], name: str) -> BinaryReading:
     """Read one column with names as labels."""
     column_class = class_in_name(column)
-    scored_class = next((n for n in names if column_class and _same(column_class, n)), None)
+    in_name = column_evidence.named_in_order([column, ""], names)  # `P(malignant)`
+    scored_class = next((n for n in names if column_class and _same(column_class, n)), in_name[0] if in_name else None)
     if scored_class is None and reading.event is None and (pair := plain_order(names)):
         names, scored_class = pair, pair[1]
     event = reading.event

@@ -255,7 +255,9 @@ def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where
         y = np.array([-1 if b in absent else a == b for a, b in zip(predicted, label)], np.int64)
         values = column(named.predicted)
         if values.dtype.kind in "USO":
-            per_row.refuse_missing(Memory(values), named.predicted, [*map(str, values.tolist())])
+            turned = f"--predicted {shlex.quote(named.label)} --labels {shlex.quote(named.predicted)}"
+            fix = f"the other way round, if '{named.label}' is the prediction: {turned}; or give every row a prediction"
+            per_row.refuse_missing(Memory(values), named.predicted, [*map(str, values.tolist())], "prediction", fix)
         for row, (a, b) in enumerate(zip(predicted, label)):
             if a != b and a not in label_texts and a.casefold() == b.casefold():
                 problem = f"row {row} of {where} predicts {a[:40]!r} of {b[:40]!r}, which differ in case alone"
