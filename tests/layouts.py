@@ -621,6 +621,17 @@ reads(
     ),
     TOP4,
 )
+reads(
+    "one_hot_truth_beside_the_bare_classes",
+    table(
+        "a.csv", "otter|lynx|heron|is_otter|is_lynx|is_heron", *P3.T, *(1 * (k == Y3) for k in range(3))
+    ),
+    TOP3,
+)  # fmt: skip
+refuses(
+    "the_column_of_a_class_is_lost",
+    table("a.csv", "prob_0|prob_1|target", *P3.T[:2], Y3),
+)
 
 # Numbers as people write them.
 
@@ -707,6 +718,7 @@ refuses("sorted_labels", npz("a.npz", probs=P3, labels=np.sort(Y3)))
 refuses("shifted_labels", npz("a.npz", probs=P3, labels=np.roll(Y3, 1)))
 refuses("labels_shifted_by_four", table("a.csv", "otter|lynx|heron|truth", *P3.T, np.roll(TRUTH3, 4)))
 refuses("labels_turned_round", table("a.csv", "label|prob", Y2[::-1], Q))
+P3_OBJECTS = [{"prob": list(row), "label": int(y)} for row, y in zip(P3, Y3, strict=True)]
 VERDICT = np.where(Q >= 0.7, "pass", "fail")
 refuses("verdict_by_threshold", table("a.csv", "name|success|score", ROWS, VERDICT, Q))
 refuses(
@@ -725,6 +737,8 @@ refuses(
         },
     ),
 )
+refuses("percentages_of_confidence", table("a.csv", "confidence %|label", 100 * SURE3, HIT3))
+refuses("two_lists_in_a_document", document("a.json", lambda: dict.fromkeys(("fold1", "fold2"), P3_OBJECTS)))
 refuses("only_predicted_classes", table("a.csv", "id|pred|label", ROWS, GUESS3, TRUTH3))
 
 # Language models: the choices A to C.

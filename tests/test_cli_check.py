@@ -521,6 +521,10 @@ def test_copies_of_rows_are_not_judged(noise: float, capsys: Any) -> None:
         for known in (["--group", "row"], ["--weights", "one", "--weight-kind", "count"]):
             assert check(capsys, "c.npz", "--scores", "scores", "--max", "ece=0.2", *known)[0] == 0
     certain = softmax(30 * z).astype(np.float32)
+    rounded = np.round(softmax(3 * z), 2)
+    np.savez("d.npz", probs=np.tile(rounded, (3, 1)), labels=np.tile(y, 3))
+    result = check(capsys, "d.npz", "--kind", "probabilities", "--max", "ece=0.9")[1]
+    assert "2,000 of 3,000 rows are copies of others" in result["checks"][0]["message"]
     levels = rng.integers(1, 32, 1000) / 31
     for scores, labels in (
         (certain, y),

@@ -442,3 +442,34 @@ def test_arrays_of_text_without_rows_are_refused(
     np.savez(tmp_path / "a.npz", **arrays)
     assert main(["metrics", str(tmp_path / "a.npz")]) == Exit.REFUSED
     assert re.search(said, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what", "fix"),
+    [
+        ("a.rda", gzip.compress(b"RDX3\nX\n"), "a file of data of R", 'load("a.rda", e)'),
+        ("a.rds", gzip.compress(b"X\n\0\0\0\3"), "an object of R", 'readRDS("a.rds")'),
+        ("a.arff", b"% run 5\n@RELATION r\n@ATTRIBUTE p NUMERIC\n@DATA\n0.5\n", "an ARFF file", "sed '1,/^@data/Id'"),
+    ],
+)
+def test_a_file_of_another_program_is_named_with_a_command_that_converts_it(
+    name: str, data: bytes, what: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(data)
+    with pytest.raises(InputError) as refused:
+        recorded_outputs.read(name)
+    assert refused.value.problem == f"{name} is {what}"
+    assert fix in refused.value.fix
+
+
+def test_the_command_that_converts_arff_gives_a_table_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{0.2 + i / 80},{i % 2}\n" for i in range(40))
+    Path("a.arff").write_text(f"@relation r\n@attribute prob numeric\n@attribute label {{0,1}}\n@data\n{rows}")
+    with pytest.raises(InputError) as refused:
+        recorded_outputs.read("a.arff")
+    subprocess.run(refused.value.fix.partition("attributes: ")[2], shell=True, check=True)
+    assert recorded_outputs.read("a.arff.csv").n == 40

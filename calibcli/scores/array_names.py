@@ -151,13 +151,13 @@ def refuse_verdicts(scores: str, labels: str, where: str, width: int, stated: bo
     if width > 1:
         return
     name = Path(labels).stem if labels else ""
-    if scores in roles.CONFIDENCE and not stated:
+    if scores.replace("%", "").strip() in roles.CONFIDENCE and not stated:
         problem = f"'{scores}' in {where} is the confidence in the predicted class, not the probability of class 1"
     elif name in roles.CORRECT:
         problem = f"labels '{labels}' say whether a prediction was right, not which class was observed"
     else:
         return
-    fix = f"{WITH_VERDICT}, with --confidence {scores}"
+    fix = f"{WITH_VERDICT}, with --confidence {shlex.quote(scores)}"
     raise InputError(problem, f"{fix}; if it is P(class 1) with labels 0 and 1: call them prob and label")
 
 
@@ -241,6 +241,9 @@ def named(contents: FileContents, name: str, option: str, where: str) -> str:
     if option == "--by" and re.search("[<>=]", name):
         quoted = shlex.quote(name)
         raise InputError(problem, f"name a column; parts of it are slices of a gate: calib check --by {quoted}")
+    columns = [column for column in _columns(contents) if column.isdecimal()]
+    if columns and {*columns} == {str(i) for i in range(len(columns))} and name.isdecimal():
+        raise InputError(problem, f"columns without a header are called 0 to {len(columns) - 1}, from the left")
     hidden = bool(_without_names(contents))
     raise InputError(problem, "name a column of the header" if hidden else did_you_mean(name, [*contents.arrays][:20]))
 
@@ -776,6 +779,7 @@ def _by_values(contents: FileContents) -> list[Group]:
     for one_hot in one_hot_groups(columns):
         names = _differing(one_hot)
         named += [(family, names) for family in column_evidence.families(list(columns), names) if family != one_hot]
+        named += [(names, names)] * (set(names) <= set(columns))
     out: list[Group] = []
     for family, names in named:
         before, _, after = family[0].partition(names[0])

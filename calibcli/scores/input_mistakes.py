@@ -48,6 +48,9 @@ MARKS = 4  # score columns that identify a row, beside its largest score and tha
 ORDER_P = 1e-6  # p-value below which labels are taken to be in another order: an error on sound files is that rare
 MOST_COPIES = 0.2  # share of copied rows above which a gate gives no verdict
 TOGETHER = 10  # copies of one row, at most: scores that occur more often come from a model with few distinct scores
+EVERY = (
+    0.95  # share of the different rows that occur a multiple of so many times, from which a file is that many copies
+)
 HASHED = 4_000_000  # rows up to which duplicates are searched
 PERFECT = 100  # rows from which a file without a single wrong prediction gets a note
 UNLIKELY = 0.01  # chance of no wrong prediction, by the probabilities themselves, up to which it gets that note
@@ -313,6 +316,16 @@ class RepeatedRows(Mistake):
         differ = float((2 * wrong * (rows - wrong) / rows).sum()) / float((rows - 1).sum())
         return differ > 0 and differ >= share * (1 - share)
 
+    def _times(self) -> int:
+        """Return how many copies of the same rows (scores and label) the file is, or 0: nearly all rows then occur that
+        often, or a multiple of it. Of different samples about half of the counts are even.
+        """
+        marks = [*map(np.bitwise_xor, self.of_scores, map(hash_rows, self.own))]
+        _, rows, _ = self._groups(marks)
+        different = len(rows) + sum(map(len, marks)) - int(rows.sum())
+        multiples = (times for times in range(2, TOGETHER + 1) if (rows % times == 0).sum() >= EVERY * different)
+        return next(multiples, 0) if different >= DIFFER else 0
+
     def copies(self, n: int) -> int:
         """Count the rows that are copies of others, to about 4 digits, or 0 where at most a fifth of `n` are.
 
@@ -320,8 +333,13 @@ class RepeatedRows(Mistake):
         occur more than `TOGETHER` times, nothing is counted. Else rows of the same scores are copies only if they are
         right or wrong together where rows of other scores, with a margin next to theirs, are not; where almost all
         rows are right, the labels show nothing. Chance explains pairs that differ half as often as those of
-        neighbours; and the labels show nothing where fewer than `DIFFER` neighbours differ.
+        neighbours; and the labels show nothing where fewer than `DIFFER` neighbours differ. No labels are needed where
+        a file was appended to itself.
         """
+        if self.alike <= MOST_COPIES * sum(map(len, self.near)):
+            return 0
+        if times := self._times():
+            return n - n // times
         if self.alike <= MOST_COPIES * n:
             return 0
         wrong, rows, representative = self._groups(self.near)

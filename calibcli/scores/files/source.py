@@ -26,6 +26,7 @@ import io
 import itertools
 import os
 import pkgutil
+import re
 import stat
 import threading
 import zlib
@@ -59,7 +60,25 @@ PACKAGED: dict[str, str] = {}
 OTHERS = {
     b"\x1f\x8b": ("compressed with gzip, twice or more", "unpack it first"),
     b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
+    **dict.fromkeys(
+        (b"RDX2\n", b"RDX3\n"),
+        (
+            "a file of data of R",
+            """Rscript -e 'e <- new.env(); load("{file}", e); for (n in ls(e)) """
+            """write.csv(e[[n]], paste0(n, ".csv"), row.names = FALSE)' writes each to a file of its own""",
+        ),
+    ),
+    b"X\n\x00\x00\x00": (
+        "an object of R",
+        """Rscript -e 'write.csv(readRDS("{file}"), "{file}.csv", row.names = FALSE)'""",
+    ),
 }
+"""First bytes of files of other kinds: what they are, and what to do with one, `{file}`."""
+ARFF = (
+    "an ARFF file",
+    "write its rows as CSV, below the names of its attributes: "
+    "(grep -i ^@attribute {file} | awk '{{print $2}}' | paste -sd, ; sed '1,/^@data/Id' {file}) > {file}.csv",
+)
 TAR = ("a tar archive, but not of a data set that calib knows", "unpack it, and name the folder or the file in it")
 PIECEWISE = "save the scores as .npy or uncompressed .npz: these are read piece by piece"
 TOO_MANY = "allow more open files (ulimit -n), or measure the parts one after the other: calib metrics --partial FILE"
@@ -372,9 +391,10 @@ def format_of(source: Source) -> str:
         load_packaged()  # of a suffix, and of first bytes, that calib does not know
     other = next((description for magic, description in OTHERS.items() if head.startswith(magic)), None)
     other = TAR if head[257:262] == b"ustar" else other
+    other = ARFF if re.search(rb"^\s*@relation\s", head, re.IGNORECASE | re.MULTILINE) else other
     if other or is_pickle(head):
         what, fix = other or PICKLE
-        raise InputError(f"{source.name} is {what}", fix)
+        raise InputError(f"{source.name} is {what}", fix.format(file=source.name))
     guesses = (name for name in FORMATS if hasattr(module(name), "guess") and module(name).guess(head))
     if recognised := expected or next(guesses, ""):
         return recognised

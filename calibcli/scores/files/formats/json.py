@@ -66,9 +66,10 @@ def read(source: Source, grouped: bool = True) -> FileContents:
 def _document(source: Source, grouped: bool) -> FileContents:
     """Read the rows in a document of JSON, or the lines of a file that is no document."""
     refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
-    rows = None
+    document = None
     with contextlib.suppress(ValueError, RecursionError):
-        rows = nested.rows_in(json_of(source.pread(source.size, 0), source.name), source.name)
+        document = json_of(source.pread(source.size, 0), source.name)
+    rows = None if document is None else nested.rows_in(document, source.name)
     return jsonl.read(source, grouped) if rows is None else jsonl.of_rows(iter(rows), source, "json", grouped)
 
 

@@ -77,6 +77,8 @@ def _archive(source: Source) -> FileContents:
             arrays[name] = _member(source, archive, member, name)
         packed |= isinstance(arrays[name], Lazy)
     if not arrays:
+        if any(member.filename.startswith("xl/") for member in members):
+            raise InputError(f"{source.name} is a workbook of Excel", "save the sheet as CSV, and pass that file")
         fix = AGAIN if source.plain.suffix == ".npz" else "unpack it, and name the folder or the file in it"
         raise InputError(f"{source.name} is a zip archive without arrays", fix)
     return FileContents("npz, compressed" if packed else "npz", arrays)
