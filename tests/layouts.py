@@ -628,9 +628,17 @@ reads(
     ),
     TOP3,
 )  # fmt: skip
-refuses(
-    "the_column_of_a_class_is_lost",
-    table("a.csv", "prob_0|prob_1|target", *P3.T[:2], Y3),
+refuses("the_column_of_a_class_is_lost", table("a.csv", "prob_0|prob_1|target", *P3.T[:2], Y3))
+decides(
+    "a_class_under_another_name",
+    table("a.csv", "home|prob0|prob1|probtie|target", AGE, *P3.T, Y3),
+    {"--scores prob0,prob1,probtie": TOP3},
+)
+refuses("scores_sorted_in_each_row", npz("a.npz", probs=RANKED, labels=Y3))
+reads(
+    "ranks_before_the_word",
+    table("a.csv", "Row|Label|#1 Score|#2 Score|#3 Score|#1 Class|#2 Class|#3 Class", ROWS, Y3, *RANKED.T, *RANKS.T),
+    TOP3,
 )
 
 # Numbers as people write them.

@@ -136,6 +136,25 @@ def _shares_of(array: Named) -> Array | None:
     return table if inside and not np.array_equal(table, np.floor(table)) else None
 
 
+def refuse_lost_class(contents: FileContents, name: str, scores: Named, where: str) -> None:
+    """Refuse probabilities (N, K) that sum to one with a further column, which is then of a class as well.
+
+    Raises:
+        InputError: there is such a column.
+    """
+    members = [*contents.members.get(name, ())]
+    table = np.asarray(column_evidence.sample(scores), np.float64) if members else np.ones((0, 0))
+    if not members or not column_evidence.lack_a_class(table):
+        return
+    for column in (n for n, a in contents.arrays.items() if n not in members and a.shape[1:] == ()):
+        further = column_evidence.numbers(contents.arrays, [column])
+        if further is not None and column_evidence.are_probabilities(np.hstack([table, further])):
+            problem = (
+                f"the rows of {first_few(members, 4)} in {where} sum to 1 with '{column}' alone: is it of a class?"
+            )
+            raise InputError(problem, f"--scores {shlex.quote(','.join([*members, column]))}")
+
+
 def refuse_verdicts(scores: str, labels: str, where: str, width: int, stated: bool = False) -> None:
     """Refuse one score per row whose name says that it is the top class's, or labels that say whether that was right.
 
@@ -582,8 +601,11 @@ def _by_class(contents: FileContents, where: str) -> FileContents:
     """
     if not contents.members:
         columns = _columns(contents)
-        texts = [group for group in _numbered([*columns], any_word=True) if not is_numeric(columns[group[0][0]])]
-        for group in _numbered([*columns], any_word=True) if texts else ():
+        numbered = _numbered([*columns], any_word=True)
+        classes_listed = any(
+            all(not is_number(c) or c.isdecimal() for c in column_evidence.head(columns[g[0][0]])) for g in numbered
+        )
+        for group in numbered if classes_listed else ():
             table = column_evidence.numbers(columns, group[0])
             if table is not None and column_evidence.ranked(table):
                 contents = replace(_joined(contents, group, where), scores="")
@@ -592,7 +614,10 @@ def _by_class(contents: FileContents, where: str) -> FileContents:
         free = [n for n, a in contents.arrays.items() if n != name and a.shape[1:] == ()]
         if len(members) < 3 or not column_evidence.ranked(np.asarray(column_evidence.sample(contents.arrays[name]))):
             continue
-        for family in column_evidence.families(free, _words(contents, name)):
+        numbers = [match[2] for member in members if (match := NUMBERED.match(member))]
+        for family in column_evidence.families(
+            free, numbers if len(numbers) == len(members) else _words(contents, name)
+        ):
             listed = np.column_stack([np.char.strip(texts_of(read_all(contents.arrays[n]))) for n in family])  # (N, K)
             ordered = np.sort(listed, axis=1)
             if (ordered[:, 1:] == ordered[:, :-1]).any():

@@ -53,6 +53,7 @@ from calibcli.scores.reading_record import Ground, ReadingRecord
 MEANS_MORE = frozenset("*?[:")  # characters of a path that may be a pattern or an address
 Paths = str | Path | Sequence[str | Path]
 FEW = 64  # files that are read at once at first
+RARER = 0.2  # the first class than its scores say, where these are ranked: they are not of the first class
 LARGEST = 1e75  # largest score: its fourth power, which fits of the temperature sum, is still a number
 
 
@@ -261,6 +262,8 @@ def _one_dataset(
         notes += [] if reading.out_of else [f"'{name}' is a percentage by its name: divided by 100"]
     scores = array_names.in_memory(raw)
     n, width, k = *scores.shape, max(scores.shape[1], 2)
+    if not (out_of or reading.kind):
+        array_names.refuse_lost_class(first, name, scores, where)
     array_names.refuse_verdicts(name, label_name, where, width, bool(reading.scores and reading.event))
     classes, confirmed = classes_of(first, reading, name, k)
     odd = {} if count is None or raw_labels is None else per_row.without_class(raw_labels, scores, classes, reading)
@@ -285,10 +288,15 @@ def _one_dataset(
         if labels is not None and reading.need_labels:
             unrelated = row_order.unrelated(scanned, rows, kind, name, label_name)
             notes[:0] = [unrelated] if unrelated else []
-        if width > 2 and column_evidence.ranked(np.asarray(rows.scores.read(0, column_evidence.ROWS))):
-            notes.append(
-                "the scores of every row fall from the first column to the last: the largest of each row, sorted?"
-            )
+        if width > 2 and column_evidence.ranked(head := np.asarray(rows.scores.read(0, column_evidence.ROWS))):
+            fall = "the scores of every row fall from the first column to the last: the largest of each row, sorted?"
+            first_class = rows.codes[: len(head)] == 0 if rows.codes is not None else head[:, 0]
+            if kind == "probabilities" and not confirmed and head[:, 0].mean() - first_class.mean() > RARER:
+                problem = (
+                    f"{fall} The first class has {head[:, 0].mean():.0%} by the scores, {first_class.mean():.0%} seen"
+                )
+                raise InputError(problem, f"{array_names.EVERY_CLASS}; if they are, name the classes: --classes KEY")
+            notes.append(fall)
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
         notes += scanned.verdicts(Outcome(scanned, kind, binary.classes, bool(reading.weights), clip, sure))
         others, causes = _usable(aside, every, scanned, reading, where)
