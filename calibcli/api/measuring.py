@@ -136,6 +136,7 @@ def measure(
     top_k: int = 0,
     diagram: bool = False,
     curve: Drawn = "corp",
+    judge: str | None = None,
     seed: int = 0,
     threads: int = 1,
     progress: Progress | None = None,
@@ -156,6 +157,7 @@ def measure(
         diagram: add the curve to the reliability diagram in `plots`; without it, the default set only has the
             accuracy per bin, and named specs have no diagram.
         curve: of the picture: the isotonic regression, accuracy per bin, or the smooth curve.
+        judge: of a file, the column with verdicts of a judge on all rows, of which people labelled some at random.
         seed: of simulations.  threads: workers; 0 uses all cores.  progress: called with (fraction, text).
         how: see `from_arrays`, and for a file `read`; `by` also measures each slice.
 
@@ -185,7 +187,7 @@ def measure(
         seed=seed,
         threads=threads or None,
     )
-    return measured(scores, labels, options, progress, how)
+    return measured(scores, labels, options, progress, how, judge=judge)
 
 
 def measured(
@@ -195,11 +197,25 @@ def measured(
     progress: Progress | None,
     how: How,
     hashed: bool = True,
+    judge: str | None = None,
 ) -> Result:
-    """Measure as `measure` does, with options that are already checked."""
+    """Measure as `measure` does, with options that are already checked.
+
+    Raises:
+        UsageError: `judge` with scores that are no file.
+    """
     from calibcli.metrics import report as reports
 
-    if how.get("multilabel") and not isinstance(scores, Predictions):
+    if judge:
+        from calibcli.metrics import judged  # here, as few need it
+
+        if not is_path(scores):
+            raise UsageError(
+                "judge= names a column, and these scores are no file", "save them with labels and verdicts"
+            )
+        rows = judged.read(scores, judge, how, cast("str | None", labels), progress=progress, hashed=hashed)
+        result, first = judged.report(rows, options), rows.labelled
+    elif how.get("multilabel") and not isinstance(scores, Predictions):
         parts = of_each_label(scores, labels, how, progress, hashed)
         result, first = reports.report_multilabel(parts, options, progress), next(iter(parts.values()))
     else:

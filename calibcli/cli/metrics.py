@@ -26,6 +26,11 @@ def command(
         metavar="FILE",
         writes="file",
     ),
+    judge: str | None = option(
+        None,
+        "Column with verdicts of a judge on all rows, of which people labelled some at random: means of both together.",
+        metavar="KEY",
+    ),
     curve: Drawn = option(
         "corp", "Curve of the reliability diagram: isotonic regression (corp), accuracy per bin (bars), or smooth."
     ),
@@ -44,6 +49,8 @@ def command(
     if partial is not None:
         from calibcli.api.measuring import partly
 
+        if judge:
+            raise UsageError("--judge needs the rows of all files together", "leave --partial out")
         if top_k:
             raise UsageError("--top-k needs the scores of all rows together", "leave it out, or --partial")
         return run.finish(
@@ -71,5 +78,5 @@ def command(
         **keywords,
     )
     given: dict[str, Any] = {"labels": None, **given_options(reading)}
-    result = measured(files, given.pop("labels"), options, progress, cast(How, given), hashed=not shown)
+    result = measured(files, given.pop("labels"), options, progress, cast(How, given), hashed=not shown, judge=judge)
     return run.finish(result, asked=bool(metrics.metric))

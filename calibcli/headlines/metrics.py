@@ -28,6 +28,7 @@ from calibcli.headlines import (
 # `calib metrics`: whether miscalibration is shown and in which direction, the gain of a temperature, and the slices.
 
 MOST_SENTENCES = 3
+MOST_JUDGED = 2
 FEW = 200  # rows, as in a gate: below, the sentence says how few there are
 UNRELATED = "Labels and predictions are unrelated, as if their rows had different orders: no number is the model's"
 SIGNS = "undecided, with signs of miscalibration"  # if the interval and the null level disagree
@@ -37,11 +38,30 @@ SIGNS = "undecided, with signs of miscalibration"  # if the interval and the nul
 def metrics(result: Result) -> str:
     if result.predicted.unrelated:  # then no error is one of the model's calibration
         return sentences(*filter(None, [UNRELATED, upper(_broken(result))]))
+    if judge := str(result.facts.get("judge", "")):
+        judged = [upper(_judged(e, judge)) for e in result.estimates if e.detail.get("worth_labels")]
+        parts = [upper(direction(result)), *judged[:MOST_JUDGED]]
+        return sentences(*filter(None, parts)) if judged else sentences(numbers_alone(result))
     parts = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
     parts = [upper(one) for one in parts if one]
     if len(parts) > MOST_SENTENCES:
         parts[:2] = ["; ".join(parts[:2])]
     return sentences(*parts) if parts else sentences(numbers_alone(result))
+
+
+def _judged(mean: Estimate, judge: str) -> str:
+    """Say what a mean of labels and verdicts rests on, and what the judge is worth."""
+    labels, worth = (int(mean.detail[name] or 0) for name in ("labels", "worth_labels"))
+    more = (
+        f"as good as {worth:,} labels"
+        if worth >= labels
+        else f"no better than {worth:,} labels, as the judge adds noise"
+    )
+    alone = number_format.number(float(mean.detail["judge_alone"] or 0), 3)
+    verdicts = (
+        f"{number_format.count_text(labels, 'label')} and {int(mean.detail['verdicts'] or 0):,} verdicts of '{judge}'"
+    )
+    return f"{named(mean)}: {verdicts}, {more}; the judge alone says {alone}"
 
 
 def _broken(result: Result) -> str:
