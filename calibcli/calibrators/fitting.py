@@ -236,7 +236,8 @@ def candidates(choice: Choice[ScalerTraits], predictions: Predictions) -> list[C
     a method with `on=auto`, the probability in place of its log-odds: of two classes always.
     """
     plain, clip = [CutScores(choice)], predictions.record.clip
-    if not choice.traits.cuts or predictions.kind == "logits" or predictions.record.choices_vary:
+    settled = not choice.traits.cuts or choice.options.get("on") == "p"
+    if settled or predictions.kind == "logits" or predictions.record.choices_vary:
         return plain
     both = choice.options.get("on") == "auto"
     least = min((float(block.min(initial=0.0)) for _, block in predictions.blocks()), default=0.0)

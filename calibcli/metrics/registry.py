@@ -49,12 +49,12 @@ DEFAULT = (
     "calibration_p",
 )
 """The default set."""
-OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
+OF_EVENT = ("auc", "cox_slope", "citl", "observed_expected")
 """Added to the default set for two classes."""
 
 ELSEWHERE = {
     *("auprc", "average_precision", "average_precision_score", "pr_auc", "f1", "f1_score", "mcc", "matthews_corrcoef"),
-    *("balanced_accuracy", "balanced_accuracy_score", "kappa", "precision", "recall", "sensitivity", "specificity"),
+    *("balanced_accuracy", "balanced_accuracy_score", "kappa", "specificity", "npv", "fpr", "tnr", "fnr"),
 }
 """Metrics of other tools that are not measured here."""
 
