@@ -131,7 +131,7 @@ def cox_intercept(sample: Sample, *, of: Of = "auto") -> Statistic:
 # Calibration in the large: the intercept where the slope is held at 1, so that the level of the risks alone is judged.
 
 INFINITE = "no intercept is best: no row, or every one, is the event, or all are certain (probabilities of 0 or 1)"
-FARTHEST = 512.0  # an intercept beyond it is infinite
+FARTHEST = 32.0  # an intercept beyond it is infinite
 PLATEAU = 1e-9  # Σ s π (1 - π) below which every row is certain and right, whatever a is
 
 

@@ -319,7 +319,7 @@ def of_columns(
     useful: dict[str, Cell] = {}
     if options.curve == "decision":
         panel, words = decision(sample.view(), predictions.event)
-        plots, useful = [*plots, panel], {"model better than acting on all or on none": f"at thresholds {words}"}
+        plots, useful = [panel, *plots], {"model better than acting on all or on none": f"at thresholds {words}"}
     if options.top_k:
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
     if options.per_class:
@@ -337,7 +337,7 @@ def of_columns(
         command="metrics",
         estimates=registry.measured([*estimates, *slices], predictions.problem),
         tables=[*tables, *slice_tables],
-        plots=first_alone([*plots, *slice_plots], lambda plot: plot.name == "decision"),
+        plots=first_alone([*plots, *slice_plots]),
         notes=[*predictions.notes, *warnings(sample, estimates)],
         facts=facts,
         screen=SCREEN,
