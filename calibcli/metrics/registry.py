@@ -342,7 +342,8 @@ def _resolved(choice: Choice[MetricTraits], k: int) -> Choice[MetricTraits]:
     """Shorten the choice to `of=auto` where that means the same for k classes."""
     view = choice.options.get("of")
     if (view == "positive" or choice.traits.two_classes) and k != 2:
-        fix = f"use {choice.traits.of_top or choice.name}"
+        other = choice.traits.of_top or ("" if choice.traits.two_classes else choice.name)
+        fix = f"use {other}" if other else "measure one class against the others: --multilabel"
         raise UsageError(f"{choice.spec} is for two classes, these are {k}", fix)
     if view == ("positive" if k == 2 else "top"):
         return Choice(choice.entry, {**choice.options, "of": "auto"})
