@@ -20,7 +20,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.ship.target import TARGETS
 
 OPTIONS = {"matrix": ":lam=0.1,mu=0.1", "dirichlet": ":lam=0.1,mu=0.1"}
-SPECS = [entry.name + OPTIONS.get(entry.name, "") for entry in SCALERS]
+SPECS = [*(entry.name + OPTIONS.get(entry.name, "") for entry in SCALERS), "platt:on=p"]
 ALONE = [entry for entry in TARGETS if entry.traits.data != "inputs" and entry.name not in ("card", "vllm")]
 """Targets that hold a map of probabilities: a card holds none, and vLLM's pooler works on logits."""
 EXTRA = {"onnx": pytest.mark.extra, "pt2": pytest.mark.extra}  # which needs a package; which takes seconds
@@ -70,7 +70,10 @@ def test_what_is_measured_is_what_is_saved_and_applied(spec: str, k: int, clip: 
     printed = found["nll", "after"].value, found["ece", "after"].value
     assert np.isfinite(printed).all()
     scaler = calibcli.load_scaler(path)
-    assert scaler.parameters.get("cut", 0) == (CUTS[k] if clip else 0)
+    cut = float(scaler.parameters.get("cut", 0))
+    chosen = SCALERS.choose(spec).traits.cuts and "of_p" not in scaler.parameters  # of p, 0 is a number
+    n = len(np.load(tmp_path / "fit.npz")["labels"])
+    assert cut in ((CUTS[k],) if clip else (1 / (2 * n), 1e-15) if chosen else (0,))
     np.testing.assert_allclose(nll_and_ece(scaler.predict_proba(p), labels), printed, rtol=0, atol=1e-12)
     calibcli.apply(path, tmp_path / "test.npz", save=tmp_path / "o.npz", dtype="float64")
     np.testing.assert_allclose(nll_and_ece(np.load(tmp_path / "o.npz")["probabilities"], labels), printed, atol=1e-12)
@@ -159,7 +162,7 @@ def test_another_cut_than_the_calibrators_is_refused(tmp_path: Path, capsys: pyt
         lines = ["scale", str(tmp_path / "fit.npz"), "--method", "isotonic", *clip, "-q"]
         assert main([*lines, "--save", str(tmp_path / f"{name}.safetensors")]) == 0
     apply = [str(tmp_path / "fit.npz"), "--save", str(tmp_path / "o.npz")]
-    assert main(["apply", str(tmp_path / "with.safetensors"), *apply, "--clip", "0.001"]) == 4
+    assert main(["apply", str(tmp_path / "with.safetensors"), *apply, "--clip", "0.1"]) == 4
     assert "leave --clip out" in capsys.readouterr().err
     assert main(["apply", str(tmp_path / "with.safetensors"), *apply, "--clip", "0.05"]) == 0
     assert main(["apply", str(tmp_path / "plain.safetensors"), *apply, "--clip"]) == 4

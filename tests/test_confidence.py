@@ -20,7 +20,7 @@ from calibcli.scores.predictions import WRONG_OR_RIGHT
 
 REFUSED = {
     "auc", "brier", "classwise_ece", "entropy", "entropy_correct", "entropy_wrong", "nll", "nll_correct", "nll_wrong",
-    "temperature_gain",
+    "temperature_gain", "net_benefit", "ppv", "sensitivity",
 }  # fmt: skip
 
 

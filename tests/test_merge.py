@@ -66,7 +66,7 @@ BOUNDED = (
         "mmce",
         "mmce:weighted=true",
     ),
-    *("mmce:square=true", "spiegelhalter_z", "cox_slope", "cox_intercept", "ece:bins=11", "ece:bins=1000"),
+    *("mmce:square=true", "spiegelhalter_z", "cox_slope", "cox_intercept", "citl", "ece:bins=11", "ece:bins=1000"),
     *("oce:bins=37", "uce:bins=37", "ece_l2:bins=37", "mce:bins=37", "overconfidence_error:bins=37"),
     *("high_confidence_share:tau=0.987654", "high_confidence_accuracy:tau=0.987654"),
 )
@@ -76,6 +76,7 @@ UNKNOWN = (
     "smece:variant=relplot",
     "calibration_p:bins=17",
     "calibration_p:statistic=mmce",
+    *("ici", "e50", "e90", "emax"),
 )
 KINDS = ("usual", "saturated", "overconfident", "edges", "constant", "rare")
 

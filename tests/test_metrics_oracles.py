@@ -305,7 +305,27 @@ def both_scores(part: str) -> list[tuple[str, Callable[[Rows], float], float]]:
     return [(name, lambda r: o_corp(r, part), 1e-10), log]
 
 
-TWO = ("auc",)  # metrics of two classes alone
+def o_citl(r: Rows) -> float:
+    from scipy.optimize import brentq
+
+    def excess(a: float) -> float:
+        return r.mean(lambda i: r.a[i] - 1 / (1 + (1 - r.c[i]) / r.c[i] * math.exp(-a)))
+
+    return float(brentq(excess, -60, 60, xtol=1e-14))
+
+
+def o_distances(r: Rows) -> list[float]:
+    """|p - π| by rising size, π on the curve of Cox's regression."""
+    a, b = o_cox(r)
+    return sorted(abs(c - 1 / (1 + math.exp(-a) * ((1 - c) / c) ** b)) for c in r.c)
+
+
+def of_event(value: Callable[[float, int], float], keep: Callable[[float, int], bool]) -> Callable[[Rows], float]:
+    """Return the mean of a function of P(event) and y over some rows of two classes."""
+    return lambda r: r.mean(lambda i: value(r.p[i][1], r.y[i]), lambda i: keep(r.p[i][1], r.y[i]))
+
+
+TWO = ("auc", "net_benefit", "sensitivity", "ppv")  # metrics of two classes alone
 ORACLES: dict[str, list[tuple[str, Callable[[Rows], float], float]]] = {
     "accuracy": [("accuracy", lambda r: r.mean(lambda i: r.a[i]), 1e-12)],
     "nll": [("nll", lambda r: r.mean(r.nll), 1e-12)],
@@ -388,6 +408,23 @@ ORACLES: dict[str, list[tuple[str, Callable[[Rows], float], float]]] = {
     "calibration_p": [("calibration_p", o_p_value, 0.1)],
     "cox_slope": [("cox_slope", lambda r: float(o_cox(r)[1]), 1e-5)],
     "cox_intercept": [("cox_intercept", lambda r: float(o_cox(r)[0]), 1e-5)],
+    "citl": [("citl", o_citl, 1e-8)],
+    "ici": [("ici", lambda r: math.fsum(o_distances(r)) / r.n, 1e-4)],
+    "e50": [("e50", lambda r: o_distances(r)[math.ceil(0.5 * r.n) - 1], 1e-4)],
+    "e90": [("e90", lambda r: o_distances(r)[math.ceil(0.9 * r.n) - 1], 1e-4)],
+    "emax": [("emax", lambda r: o_distances(r)[-1], 1e-4)],
+    "net_benefit": [
+        (spec, of_event(lambda p, y, t=t: (p >= t) * (y - (1 - y) * t / (1 - t)), lambda p, y: True), 1e-12)  # type: ignore[misc]
+        for spec, t in (("net_benefit", 0.5), ("net_benefit:at=0.1", 0.1), ("net_benefit:at=0.73", 0.73))
+    ],
+    "sensitivity": [
+        ("sensitivity", of_event(lambda p, y: p >= 0.5, lambda p, y: y == 1), 1e-12),
+        ("sensitivity:at=0.9", of_event(lambda p, y: p >= 0.9, lambda p, y: y == 1), 1e-12),
+    ],
+    "ppv": [
+        ("ppv", of_event(lambda p, y: y, lambda p, y: p >= 0.5), 1e-12),
+        ("ppv:at=0.2", of_event(lambda p, y: y, lambda p, y: p >= 0.2), 1e-12),
+    ],
     "observed_expected": [("observed_expected", lambda r: r.mean(lambda i: r.a[i]) / r.mean(lambda i: r.c[i]), 1e-12)],
     "temperature_gain": [("temperature_gain", o_temperature_gain, 1e-6)],
     **{f"corp_{part}": both_scores(part) for part in ("mcb", "dsc", "unc")},
@@ -428,7 +465,7 @@ CASES = [(spec, oracle, rtol) for entries in ORACLES.values() for spec, oracle, 
 def test_metric_equals_its_oracle(spec: str, oracle: Callable[[Rows], float], rtol: float) -> None:
     seeds = (8,) if spec == "calibration_p" else (0, 3)
     for seed in seeds:
-        z, y = data(seed, k=2 if spec in TWO else 4)
+        z, y = data(seed, k=2 if spec.partition(":")[0] in TWO else 4)
         z = z / 1.5 if spec == "calibration_p" else z  # nearly calibrated: a p-value to compare
         wanted = oracle(Rows(z, y))
         got = value(spec, z, y)

@@ -17,6 +17,7 @@ from calibcli.calibrators import Fit, Scaler, same_order
 from calibcli.core import python_errors
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.number_format import first_few
+from calibcli.core.options import Cut, within
 from calibcli.core.result import Estimate
 from calibcli.metrics import METRICS
 from calibcli.scores import data_frames, from_arrays
@@ -35,7 +36,7 @@ ALIASES = {"sigmoid": "platt"}  # names of scikit-learn
 LEAST = 1e-15  # smallest probability, as with `clip`, so that an estimator's 0 has a finite logarithm
 
 
-def scorer(metric: str) -> Callable[..., float]:
+def scorer(metric: str, *, clip: float | None = None) -> Callable[..., float]:
     """Return a metric as `scoring=` of scikit-learn: larger is better, so losses and errors are negative.
 
     A calibration error is not proper: it is best for a model that gives every row the class frequencies. Models chosen
@@ -46,16 +47,18 @@ def scorer(metric: str) -> Callable[..., float]:
     (-0.26, True)
 
     Args:
-        metric: e.g. `nll`, `brier`, `ece:bins=30`.
+        metric: e.g. `nll`, `brier`, `ece:bins=30`.  clip: what smaller probabilities are raised to.
 
     Returns:
         `score(estimator, X, y, sample_weight=None)`, of an estimator with `predict_proba` and `classes_`. Where a label
-        has probability 0, a loss that would be infinite is that of a probability of 1e-15, which one wrong row of a
-        forest or of nearest neighbours needs to be comparable at all.
+        has probability 0, a loss that would be infinite is that of a probability of `clip`, or of 1e-15, which one
+        wrong row of a forest or of nearest neighbours needs to be comparable at all.
 
     Raises:
-        UsageError: an unknown metric, or one that is neither good nor bad.
+        UsageError: an unknown metric, one that is neither good nor bad, or a `clip` that is no small probability.
     """
+    if clip is not None:
+        within(clip, Cut, "clip=")
     choice = METRICS.choose(metric)
     better = choice.traits.better
     if not better:
@@ -66,7 +69,7 @@ def scorer(metric: str) -> Callable[..., float]:
             "Choose models by scorer('nll') or scorer('brier')",
             stacklevel=2,
         )
-    return Scorer(choice.spec, better)
+    return Scorer(choice.spec, better, clip)
 
 
 @dataclass(frozen=True)
@@ -74,15 +77,16 @@ class Scorer:
     """A metric as `scoring=` of scikit-learn: what `scorer` returns, which workers can be sent.
 
     Attributes:
-        metric: its spec.  better: `higher`, `lower` or `zero`.
+        metric: its spec.  better: `higher`, `lower` or `zero`.  clip: what smaller probabilities are raised to.
     """
 
     metric: str
     better: str
+    clip: float | None = None
 
     @property
     def __name__(self) -> str:
-        return f"scorer({self.metric!r})"
+        return f"scorer({self.metric!r}{'' if self.clip is None else f', clip={self.clip:g}'})"
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         data_frames.refuse_other_order({"X": X, "y": y, "sample_weight": sample_weight})
@@ -90,10 +94,10 @@ class Scorer:
         data_frames.refuse_moved_columns(data_frames.names_of(given), [str(name) for name in classes])
         probabilities, labels = np.asarray(given), _codes(np.asarray(y), classes)
         _refuse_raw(probabilities, estimator)
-        how: dict[str, Any] = {"kind": "probabilities", "weights": sample_weight}
+        how: dict[str, Any] = {"kind": "probabilities", "weights": sample_weight, "clip": self.clip}
         estimate = next(iter(measure(probabilities, labels, self.metric, **how).values()))
         if estimate.value is None:  # the logarithm of a probability of 0
-            estimate = next(iter(measure(probabilities, labels, self.metric, clip=True, **how).values()))
+            estimate = next(iter(measure(probabilities, labels, self.metric, **{**how, "clip": True}).values()))
         value = float(estimate)
         return value if self.better == "higher" else -abs(value) if self.better == "zero" else -value
 

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Form, Parameters
 from calibcli.calibrators.fitting import fold_of_rows
 from calibcli.calibrators.program import NumPy, Operations
+from calibcli.calibrators.store import FLAG
 from calibcli.calibrators.store import affine as form
 from calibcli.core import extensions
 from calibcli.core.errors import InputError
@@ -465,29 +466,38 @@ def joined(o: Operations, score: Any) -> Any:
     return o.of_two(score) if o.classes == 2 else o.normalised(o.log_sigmoid(score))
 
 
-PLATT = {"slope": Form("c"), "bias": Form("c")}
+PLATT = {"slope": Form("c"), "bias": Form("c"), "of_p": FLAG}
 
 
 def one_vs_rest(o: Operations, parameters: Parameters, z: Any) -> Any:
-    """Apply a slope and a bias to the log-odds of each class that has a map."""
-    m = o.log_odds(z)
+    """Apply a slope and a bias to the log-odds, or with `of_p` to the probability, of each class that has a map."""
+    m = o.exp(o.log_both(z)[0]) if "of_p" in parameters else o.log_odds(z)
     x = o.column(m, 1) if o.classes == 2 else m
     return joined(o, x * o.const(parameters["slope"]) + o.const(parameters["bias"]))
 
 
-@SCALERS.add(preserves_accuracy=False, map=one_vs_rest, form=PLATT, of_confidence=True)
-def platt(predictions: Predictions, context: FitContext, *, smooth: bool = True) -> FittedParameters:
+@SCALERS.add(preserves_accuracy=False, map=one_vs_rest, form=PLATT, of_confidence=True, cuts=True)
+def platt(
+    predictions: Predictions,
+    context: FitContext,
+    *,
+    smooth: bool = True,
+    on: Literal["auto", "log_odds", "p"] = "auto",
+) -> FittedParameters:
     """Platt scaling: sigmoid(a m + b) of the log-odds m; beyond 2 classes one against the rest, renormalised.
 
-    `smooth`: targets (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), which keep a separable fit finite (Platt 1999).
+    `smooth`: targets (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), which keep a separable fit finite (Platt 1999). `on`: m is
+    the log-odds or the probability; `auto` takes those of the lower held-out NLL, of scores that are probabilities of
+    two classes, or some of them 0 (`fitting.candidates`).
 
     >>> calibcli.fit_scaler(logits, labels, "platt").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.02, 0.  , 0.09, 0.  , 0.  , 0.  , 0.89])
     """
-    m = NumPy(predictions.k).log_odds(np.asarray(predictions.logits, np.float64))
+    z = np.asarray(predictions.logits, np.float64)
+    m = np.exp(log_softmax(z)) if on == "p" else NumPy(predictions.k).log_odds(z)
     labels, w = predictions.labels, predictions.weights
     slope, bias = np.transpose([logistic(m[:, [c]], labels == c, w, smooth) for c in each_class(curved(predictions.k))])
-    return FittedParameters({"slope": slope, "bias": bias})
+    return FittedParameters({"slope": slope, "bias": bias, **({"of_p": np.array(1.0)} if on == "p" else {})})
 
 
 FLAT = 1e-6  # curvature at slopes of one below which all rows are certain, and Newton's step would be arbitrary

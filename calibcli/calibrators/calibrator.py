@@ -169,6 +169,8 @@ class ScalerTraits(Traits):
     """Whether settings are chosen by cross-validation, a function of the options; `cross_fit` then does it once."""
     ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Ends of the range of a parameter that no option of its name sets; a ranking marks fits that lie there."""
+    cuts: bool = False
+    """Logarithms of probabilities of 0 and 1 decide its fit, so that `fitting.fit` chooses where they are cut."""
     of_confidence: bool = False
     """It can be fitted to confidences alone, of which `applicable` lists no others."""
 

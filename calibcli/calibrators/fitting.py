@@ -15,22 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli import __version__
+from calibcli.calibrators import program
 from calibcli.calibrators.calibrator import (
     SCALERS,
     Array,
     Fit,
     FitContext,
+    FittedParameters,
     Progress,
     Scaler,
     ScalerTraits,
     keep_first,
     keeps_classes,
 )
-from calibcli.calibrators.store import shown
+from calibcli.calibrators.store import PREPARED, shown
 from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, known_suffix
 from calibcli.core.number_format import count_text
+from calibcli.core.options import CUT
 from calibcli.core.registries import Choice
 from calibcli.core.result import Estimate
 from calibcli.metrics.intervals import BOUNDLESS, WeightedMean
@@ -157,9 +160,11 @@ def fit(
     )
     with extensions.reporting(progress):
         extensions.tell(0.0, f"fitting {choice.spec}")
-        fitted = choice(predictions, context)
+        chosen = choose_cut(choice, predictions, seed)
+        fitted = chosen.fit(predictions, context)
+        fitted = dataclasses.replace(fitted, notes=[*fitted.notes, *filter(None, [chosen.note])])
         extensions.tell(1.0, f"fitted {choice.spec}")
-    if unknown := [name for name in fitted.parameters if name not in choice.traits.form]:
+    if unknown := [name for name in fitted.parameters if name not in {**choice.traits.form, **PREPARED}]:
         raise TypeError(f"{choice.name} returns {', '.join(unknown)}, and its form has {', '.join(choice.traits.form)}")
     classes = None if predictions.classes is None else tuple(map(str, predictions.classes))
     metadata = {
@@ -176,13 +181,96 @@ def fit(
     # to it, and scores that lie so far (`mask`) below the largest of their row become -inf
     prepared = {"cut": predictions.record.clip, "mask": predictions.record.mask}
     further = {name: np.array(float(value)) for name, value in prepared.items() if value}
-    fitted = dataclasses.replace(fitted, parameters={**fitted.parameters, **further})
+    fitted = dataclasses.replace(fitted, parameters={**further, **fitted.parameters})
     scaler = Scaler(choice.spec, predictions.k, fitted.parameters, classes, metadata)
     # T and γ are estimates already; the order of both maps (`phi_first`), `cut` and `mask` need no table
     if not fitted.parameters.keys() <= {"beta", "gamma", "phi_first", "cut", "mask"}:
         facts, tables = shown(fitted.parameters, scaler.classes, scaler.k)
         fitted = dataclasses.replace(fitted, tables=[*fitted.tables, *tables], facts={**fitted.facts, **facts})
     return Fit(**vars(fitted), scaler=scaler)
+
+
+# Of scores that are probabilities, 0 has the logarithm -inf. Where it is cut decides a fit on logarithms: each such row
+# is a lever. So the cut is chosen by the NLL of held-out rows, is a parameter of the map, and is used wherever it runs.
+
+CHOOSING = 10_000  # most rows by which a cut is chosen
+MOST_SCORES = 500_000  # most scores of these rows
+GAIN = 1e-9  # nats; a smaller difference is rounding
+
+
+@dataclass(frozen=True)
+class CutScores:
+    """A method on scores whose probabilities below `cut` are raised to it (0: none are), with the note that says so."""
+
+    choice: Choice[ScalerTraits]
+    cut: float = 0.0
+    note: str = ""
+
+    def fit(self, predictions: Predictions, context: FitContext) -> FittedParameters:
+        """Fit the method to the raised scores; the cut is one of its parameters."""
+        if not self.cut:
+            fitted: FittedParameters = self.choice(predictions, context)
+            return fitted
+        raised = predictions.mapped(lambda z: np.maximum(z, math.log(self.cut)), predictions.predicted)
+        fitted = self.choice(raised, context)
+        return dataclasses.replace(fitted, parameters={**fitted.parameters, "cut": np.array(self.cut)})
+
+    def nll(self, fit_rows: Predictions, rows: Predictions, seed: int) -> Array:
+        """Return the NLL of each of `rows` after a fit to other rows, (n,)."""
+        context = FitContext(seed=seed, report=False, rows=np.arange(fit_rows.n))
+        log_p = program.apply(self.choice.traits.map, self.fit(fit_rows, context).parameters, rows.logits)
+        return np.asarray(-log_p[np.arange(rows.n), rows.labels])
+
+    @property
+    def words(self) -> str:
+        """Say what the map is of."""
+        if self.choice.options.get("on") == "p":
+            return "probabilities"
+        return f"log-odds cut at p = {self.cut:.2g}" if self.cut else "log-odds"
+
+
+def candidates(choice: Choice[ScalerTraits], predictions: Predictions) -> list[CutScores]:
+    """Return the cuts to choose among, those that differ on these rows, the most robust first.
+
+    They are 1 / (2n), for n rows, and 1e-15 (or what `--clip` says), where a probability is below the latter; and, for
+    a method with `on=auto`, the probability in place of its log-odds: of two classes always.
+    """
+    plain, clip = [CutScores(choice)], predictions.record.clip
+    settled = not choice.traits.cuts or choice.options.get("on") == "p"
+    if settled or predictions.kind == "logits" or predictions.record.choices_vary:
+        return plain
+    both = choice.options.get("on") == "auto"
+    least = min((float(block.min(initial=0.0)) for _, block in predictions.blocks()), default=0.0)
+    exact = least <= math.log(max(clip, CUT)) * (1 - 1e-6)  # 1e-6: of rounding, as of scores in float32
+    if not exact and not (both and predictions.k == 2 and predictions.n >= 2 * FOLDS):
+        return plain
+    w = predictions.weights
+    n = predictions.n if w is None or predictions.weight_kind == "sampling" else float(w.sum())
+    cuts = [max(cut, clip) for cut in (1 / (2 * max(n, predictions.k)), CUT)]
+    found = dict.fromkeys(cut if least < math.log(cut) else 0.0 for cut in cuts)
+    on_p = Choice(choice.entry, {**choice.options, "on": "p"})
+    return [*(CutScores(choice, cut) for cut in found), *([CutScores(on_p)] if both else [])]
+
+
+def choose_cut(choice: Choice[ScalerTraits], predictions: Predictions, seed: int) -> CutScores:
+    """Return the candidate of the lowest NLL over rows that were held out, in FOLDS folds of at most CHOOSING rows."""
+    tried = candidates(choice, predictions)
+    if len(tried) == 1:
+        return tried[0]
+    rows = sample(predictions, min(CHOOSING, max(MOST_SCORES // predictions.k, FOLDS)), seed)
+    folds = fold_of_rows(rows, FOLDS, seed)
+    if len(np.unique(folds)) < FOLDS or rows.n < 2 * FOLDS:
+        return tried[0]
+    parts = [(subset(rows, np.flatnonzero(folds != f)), np.flatnonzero(folds == f)) for f in range(FOLDS)]
+    weights = np.ones(rows.n) if rows.weights is None else rows.weights
+    nll = []
+    for one in tried:
+        total = sum(float(weights[out] @ one.nll(inside, subset(rows, out), seed)) for inside, out in parts)
+        nll.append(total / float(weights.sum()))
+    best = next(one for one, value in zip(tried, nll, strict=True) if value <= min(nll) + GAIN)
+    others = ", ".join(f"of {one.words} {v:.4g}" for one, v in zip(tried, nll, strict=True) if one is not best)
+    text = f"{choice.name} is a map of {best.words}: its NLL in {FOLDS} folds is {min(nll):.4g}, {others}"
+    return dataclasses.replace(best, note=text)
 
 
 def applicable(top_only: bool = False) -> list[str]:
@@ -406,7 +494,7 @@ def refuse_other_cut(scaler: Scaler, predictions: Predictions) -> None:
     if cut and predictions.kind == "logits":
         problem = f"{predictions.source} holds logits, the calibrator raises probabilities below {cut:g}"
         raise InputError(problem, "pass probabilities as in its fit, or fit a calibrator on logits")
-    if clip and clip != cut:
+    if clip and clip > cut:  # a smaller one changes nothing
         raises = f"raises them to {cut:g} itself" if cut else "was fitted without, and would not do it where it runs"
         problem = f"--clip raises the probabilities of {predictions.source} to {clip:g}, the calibrator {raises}"
         raise InputError(problem, "leave --clip out" if cut else "leave --clip out, or fit with the same --clip")

@@ -202,7 +202,7 @@ def logs(o: Operations, z: Any) -> tuple[Any, Any]:
 BETA = {"a": Form("c", 0), "b": Form("c", 0), "c": Form("c")}
 
 
-@SCALERS.add(preserves_accuracy=False, map=logistic_in_logs, form=BETA, of_confidence=True)
+@SCALERS.add(preserves_accuracy=False, map=logistic_in_logs, form=BETA, of_confidence=True, cuts=True)
 def beta(predictions: Predictions, context: FitContext) -> FittedParameters:
     """Beta calibration: logit = a ln p - b ln(1 - p) + c with a, b >= 0 (Kull et al. 2017).
 

@@ -47,7 +47,7 @@ def affine(weight: str, log_probabilities: bool = False) -> dict[str, Form]:
 
 PREPARED = {"cut": Form(low=1e-300, high=0.5, optional=True), "mask": Form(low=1, high=1e300, optional=True)}
 """What every map may have beside its own parameters, and does to scores first; see `program.run`."""
-FLAGS = ("top", "phi_first", "log_probabilities", "linear", "log_odds")
+FLAGS = ("top", "phi_first", "log_probabilities", "linear", "log_odds", "of_p")
 
 CURVES = {
     "x": Form("n", -701, 701),

@@ -262,7 +262,7 @@ def scaled(o: Operations, parameters: Parameters, z: Any) -> Any:
     return o.normalised(tempered(o, parameters, z))
 
 
-@SCALERS.add(preserves_accuracy=True, map=scaled, form=store.temperature())
+@SCALERS.add(preserves_accuracy=True, map=scaled, form=store.temperature(), cuts=True)
 def temperature(
     predictions: Predictions,
     context: FitContext,

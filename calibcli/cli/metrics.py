@@ -32,7 +32,9 @@ def command(
         metavar="KEY",
     ),
     curve: Drawn = option(
-        "corp", "Curve of the reliability diagram: isotonic regression (corp), accuracy per bin (bars), or smooth."
+        "corp",
+        "Curve of the reliability diagram: isotonic regression (corp), accuracy per bin (bars), or smooth; "
+        "decision adds the net benefit over the threshold.",
     ),
     work: Work,
     run: CommandRun,
@@ -73,7 +75,7 @@ def command(
         specs=metrics.metric or None,
         few=shown,
         top_k=top_k,
-        curve="bars" if shown else curve,
+        curve="bars" if shown and curve != "decision" else curve,
         threads=work.threads or None,
         **keywords,
     )

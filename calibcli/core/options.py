@@ -82,7 +82,8 @@ NotNegative = Annotated[float, Range(0, 1e9)]
 Positive = Annotated[float, Range(1e-9, 1e9)]
 Edges = Literal["right", "left", "torchmetrics"]  # the end of a bin that belongs to it
 Style = Literal["screen", "paper"]  # figure style: for a page of its own, or for the column of a paper
-Drawn = Literal["corp", "bars", "smooth"]  # what a reliability diagram draws: isotonic regression, bins, a smooth curve
+Drawn = Literal["corp", "bars", "smooth", "decision"]
+"""What a reliability diagram draws: isotonic regression, bins, a smooth curve, or bins and a decision curve below."""
 Count = Annotated[int, Range(1, 1_000)]  # of bins; bounded, since bounds need a matrix of bins by bins
 BINS = 15  # of all binned metrics, unless asked; as in Guo et al. (2017)
 Alpha = Annotated[float, Range(1e-6, 0.25)]  # below, 1 - alpha / claims has no normal quantile in float64

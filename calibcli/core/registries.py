@@ -277,7 +277,9 @@ class Registry(Generic[P, T]):
             return UsageError(problem, f"write {'each by itself' if self._flag else 'one of them'}: {each}")
         if normal(name) in self._elsewhere:
             return UsageError(problem, f"it is not measured here: calib list {self.kind}s has those that are")
-        if called := self.called(normal(name)) or self.called(normal(spec)):
+        if called := self.called(normal(spec)):
+            return UsageError(f"unknown {self.kind} '{spec.strip()}'", f"did you mean '{called}'?")
+        if called := self.called(normal(name)):
             return UsageError(problem, f"did you mean '{called}'?")
         self.load_packaged()
         names = [entry.name.replace("_", self.joint) for entry in self]

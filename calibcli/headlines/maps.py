@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from calibcli.core.number_format import count_text, has_interval
-from calibcli.core.result import Result
+from calibcli.core.result import Estimate, Result
 from calibcli.core.scope import CHANGE
 from calibcli.headlines import (
     count,
@@ -44,7 +44,8 @@ def _parameters(result: Result) -> str:
 def _change(result: Result) -> str:
     changes = [_from_to(result, "nll"), _from_to(result, "ece")]
     changes = changes if any(changes) else [_from_to(result, "brier_top"), _from_to(result, "brier")]
-    return ": ".join(filter(None, [_parameters(result), ", ".join(filter(None, changes))]))
+    harm = ", worse than no map" if any(traits(e.name).proper and side(e) == "above" for e in _losses(result)) else ""
+    return ": ".join(filter(None, [_parameters(result) + harm, ", ".join(filter(None, changes))]))
 
 
 def _from_to(result: Result, metric: str) -> str:
@@ -58,9 +59,14 @@ def _from_to(result: Result, metric: str) -> str:
     return f"{name(metric)} {moved(before, after)} (difference {value(change)})"
 
 
+def _losses(result: Result) -> list[Estimate]:
+    """Return the differences in what is better low."""
+    return [e for e in result.estimates if e.scope == CHANGE and e.better == "lower" and e.value is not None]
+
+
 def _words(result: Result) -> str:
     """List what is better, worse or not shown to differ, and whether predicted classes changed."""
-    losses = [e for e in result.estimates if e.scope == CHANGE and e.better == "lower" and e.value is not None]
+    losses = _losses(result)
     losses.sort(key=lambda e: traits(e.name).error > 0)  # calibration errors after the proper scores
     changes = {e.name: e for e in losses}
     better = [name(key) for key, e in changes.items() if side(e) == "below"]

@@ -309,7 +309,7 @@ def _debiased(placed: PlacedRows, options: Mapping[str, Any], value: float) -> f
 @_error(
     condensed=_signed(2.0),
     label="ECE",
-    called=("expected_calibration_error", "calibration_error"),
+    called=("expected_calibration_error", "calibration_error", "calibration_error_l1", "l1_calibration_error"),
     table_bounds=True,
     gaps="both_signs",
     debiased="ece2_debiased",

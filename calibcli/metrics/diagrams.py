@@ -103,6 +103,42 @@ def corp_curves(view: BinaryOutcomes) -> list[Curve]:
     ]
 
 
+def decision(view: BinaryOutcomes, event: str) -> tuple[Plot, str]:
+    """Draw the net benefit over the threshold t, of acting on the model, on all, and on none (Vickers & Elkin 2006).
+
+    Returns:
+        The panel, and in words the longest range of thresholds at which the model does better than both others.
+    """
+    t: Any = np.arange(1, max(2, min(99, math.ceil(100 * view.p.max()))) + 1) / 100
+    order = np.argsort(view.p)
+    hits, rows = (np.append(0.0, np.cumsum(view.shares[order] * part[order])) for part in (view.hit, 1.0 + 0 * view.p))
+    below = np.searchsorted(view.p[order], t * (1 - view.precision))
+    odds = t / (1 - t)
+    model = hits[-1] - hits[below] - odds * (rows[-1] - rows[below] - hits[-1] + hits[below])
+    treat_all = hits[-1] - odds * (1 - hits[-1])
+    least, most = -0.25 * hits[-1], 1.05 * hits[-1]
+    curves = [
+        Curve(label=name, kind="line", role=role, x=t, y=_where(y >= least, y))
+        for name, role, y in (
+            ("model", "model", model),
+            ("treat all", "before", treat_all),
+            ("treat none", "ideal", 0 * t),
+        )
+    ]
+    better = np.flatnonzero(model > np.maximum(treat_all, 0.0) + 1e-12)
+    runs = np.split(better, np.flatnonzero(np.diff(better) > 1) + 1)
+    longest = t[max(runs, key=len)]
+    words = f"{longest[0]:.2f} to {longest[-1]:.2f}" if len(longest) else "none"
+    title = f"Net benefit of acting on P({event}), n = {view.n:,}"
+    axes: Any = {
+        "xlabel": f"threshold of P({event})",
+        "ylabel": "net benefit",
+        "xlim": (0, t[-1]),
+        "ylim": (least, most),
+    }
+    return Plot(name="decision", title=title, **axes, curves=curves), words
+
+
 def _gap_bars(
     name: str, x: Any, width: Any, filled: Any, share: Any, confidence: Any, low: Any, high: Any
 ) -> list[Curve]:

@@ -33,7 +33,16 @@ FARTHEST = 1e6  # a ratio above which no upper bound is given
     unit="",
     condensed=unchanged,
     first_screen="two classes",
-    called=("o:e", "oe", "o/e", "oe_ratio", "o_e"),
+    called=(
+        "o:e",
+        "oe",
+        "o/e",
+        "oe_ratio",
+        "o_e",
+        "observed_expected_ratio",
+        "observed_to_expected",
+        "calibration_ratio",
+    ),
 )
 def observed_expected(sample: Sample, *, of: Of = "auto") -> Statistic:
     """O:E, observed frequency over mean probability; 1 if calibrated in the large (Debray et al. 2017).
@@ -118,7 +127,7 @@ def _cost_of_wrong(sample: Sample) -> tuple[float, Floats]:
     values=UNIT,
     better="higher",
     unit="probability",
-    called=("acc", "accuracy_score", "top1"),
+    called=("acc", "accuracy_score", "top1", "top_1_accuracy", "multiclass_accuracy"),
     proper=True,  # of the ranking of classes
     reads=(),
     rows="zero_one",
@@ -143,7 +152,16 @@ def accuracy(sample: Sample) -> MeanOf:
     unit="nats",
     reads=("nll", "most"),
     label="NLL",
-    called=("log_loss", "logloss", "cross_entropy", "ce", "nll_loss", "negative_log_likelihood"),
+    called=(
+        "log_loss",
+        "logloss",
+        "cross_entropy",
+        "ce",
+        "nll_loss",
+        "negative_log_likelihood",
+        "neg_log_loss",
+        "log_score",
+    ),
     proper=True,
     kept="nll",
     rows="log_loss",
@@ -168,7 +186,7 @@ def nll(sample: Sample) -> MeanOf:
     unit="",
     reads=("brier",),
     label="Brier score",
-    called=("brier_score", "brier_score_loss", "mse", "brier_loss"),
+    called=("brier_score", "brier_score_loss", "mse", "brier_loss", "neg_brier_score", "quadratic_score"),
     of_top="brier_top",
     proper=True,
     parts=True,

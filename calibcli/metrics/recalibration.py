@@ -1,4 +1,5 @@
-"""Cox's recalibration: slope and intercept of the regression of outcomes on the predicted log-odds.
+"""Cox's recalibration: slope and intercept of the regression of outcomes on the predicted log-odds, and the intercept
+where the slope is held at 1.
 
 In all of this file row i has the regressors x_i = (1, ℓ_i) with ℓ_i = log(p_i / (1 - p_i)), the outcome y_i, and the
 share s_i of the total weight. β = (a, b) are intercept and slope, m_i = βᵀx_i, and π_i = 1 / (1 + exp(-m_i)) is the
@@ -13,9 +14,11 @@ Derivations: docs/statistics/cox.md.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,7 @@ from calibcli.core.result import Cell
 from calibcli.core.statistics import root, rows_at_once, student_quantile, unseen_reach
 from calibcli.metrics._histogram_error import Bound, PlacedRows
 from calibcli.metrics.intervals import WeightedMean
-from calibcli.metrics.registry import ANY, METRICS, NO_GATE, Interval, Of, Sample, Statistic
+from calibcli.metrics.registry import ANY, METRICS, NO_GATE, UNIT, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.scores.predictions import Floats
 
@@ -38,6 +41,7 @@ STEPS = 100
 """Newton steps at most, of a fit and at each slope of the profile; a few are usual."""
 LARGEST = 1e6
 """A coefficient beyond it grows without end: the rows are separable."""
+NO_MAXIMUM = "no maximum likelihood: every row is right, or wrong, or the confidences separate them"
 SINGULAR = 1e14
 """Condition number from which two of the sixteen digits of a float64 are left in H⁻¹."""
 
@@ -97,7 +101,14 @@ def _condensed(coefficient: int) -> Bound:
     return bound
 
 
-@METRICS.add(values=ANY, better="", unit="", condensed=_condensed(1), first_screen="two classes")
+@METRICS.add(
+    values=ANY,
+    better="",
+    unit="",
+    condensed=_condensed(1),
+    first_screen="two classes",
+    called=("slope", "calibration_slope", "cal_slope", "logistic_slope"),
+)
 def cox_slope(sample: Sample, *, of: Of = "auto") -> Statistic:
     """Slope of logit P(y) = a + b logit p (Cox 1958); 1 if calibrated, below 1 if overconfident.
 
@@ -107,14 +118,225 @@ def cox_slope(sample: Sample, *, of: Of = "auto") -> Statistic:
     return Coefficient(sample.view(of), 1)
 
 
-@METRICS.add(values=ANY, better="zero", unit="", condensed=_condensed(0), first_screen="two classes")
+@METRICS.add(values=ANY, better="zero", unit="", condensed=_condensed(0), called=("logistic_intercept",))
 def cox_intercept(sample: Sample, *, of: Of = "auto") -> Statistic:
-    """Intercept of logit P(y) = a + b logit p (Cox 1958); 0 if calibrated.
+    """Intercept of logit P(y) = a + b logit p, fitted with the slope (Cox 1958); 0 if calibrated, `citl` for the level.
 
     >>> round(calibcli.measure(logits, labels, "cox_intercept")["cox_intercept"].value, 4)
     -0.4352
     """
     return Coefficient(sample.view(of), 0)
+
+
+# Calibration in the large: the intercept where the slope is held at 1, so that the level of the risks alone is judged.
+
+INFINITE = "no intercept is best: no row, or every one, is the event, or all are certain (probabilities of 0 or 1)"
+FARTHEST = 32.0  # an intercept beyond it is infinite
+PLATEAU = 1e-9  # Σ s π (1 - π) below which every row is certain and right, whatever a is
+
+
+def _citl_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
+    """Bound the change by merging, 3 Σ_o |Δ_o| / H as in `_condensed`: Δ_o of Σ s (π - y), H = Σ s π (1 - π)."""
+    view, outcome = placed.view, placed.outcome
+    share_of = np.maximum(np.bincount(outcome, view.shares), SMALLEST)  # (outcomes,)
+    mean, mean_complement = (
+        (np.bincount(outcome, view.shares * p) / share_of)[outcome] for p in (view.p, view.complement)
+    )
+    pi, pi_of_mean = (
+        _sigmoid(value + log_odds(*pair)) for pair in ((view.p, view.complement), (mean, mean_complement))
+    )
+    moved = np.abs(np.bincount(outcome, view.shares * (pi - pi_of_mean))).sum()
+    return float(3 * moved / max(float(view.shares @ (pi * (1 - pi))), SMALLEST))
+
+
+@METRICS.add(
+    values=ANY,
+    better="zero",
+    unit="",
+    condensed=_citl_condensed,
+    first_screen="two classes",
+    label="calibration in the large",
+    called=(
+        *("intercept", "calibration_intercept", "cal_intercept", "calibration_in_the_large", "cal_in_the_large"),
+        *("mean_calibration", "cil"),
+    ),
+)
+def citl(sample: Sample, *, of: Of = "auto") -> Statistic:
+    """Calibration in the large, a of logit P(y) = a + logit p; 0 if calibrated, above 0 if p is too low (Cox 1958).
+
+    The slope is held at 1, as for the intercept of TRIPOD and of `val.prob` (Steyerberg 2010).
+
+    >>> round(calibcli.measure(logits, labels, "citl")["citl"].value, 4)
+    -1.1871
+    """
+    return InTheLarge(sample.view(of))
+
+
+@dataclass(frozen=True, eq=False)
+class InTheLarge(Statistic):
+    """The a at which the mean of y - σ(a + ℓ) is 0; the interval holds every a at which these rows do not refute that.
+
+    It is the interval of O:E for recalibrated probabilities (`means.Ratio`): Student's t, a sandwich's variance, skew,
+    and rows that were not drawn.
+    """
+
+    view: BinaryOutcomes
+
+    @cached_property
+    def value(self) -> float:
+        a = _crossing(lambda a: -self._rows(_sigmoid(a + self._log_odds)).value, 0.0, 0.25)
+        return a if self._curvature(_sigmoid(a + self._log_odds)) > PLATEAU else math.nan
+
+    def interval(self, level: float) -> Interval:
+        """Return the interval by score bounds; where an outcome is rare, it may lack an end."""
+        if not math.isfinite(self.value):
+            return Interval(reason=INFINITE)
+        pi, tail = _sigmoid(self.value + self._log_odds), (1 - level) / 2
+        rows = self._rows(pi)
+        if rows.lacking:
+            return Interval(reason=rows.lacking)
+        se = rows.se / self._curvature(pi)
+
+        def beyond(a: float, end: int) -> float:
+            pi = _sigmoid(a + self._log_odds)  # a row y - π lies in [-π, 1 - π]
+            return -self._rows(pi).bounds(tail, -pi, 1 - pi)[end]
+
+        low, high = (_crossing(functools.partial(beyond, end=end), self.value, max(3 * se, 1e-6)) for end in (0, 1))
+        ends = [end if math.isfinite(end) else None for end in (low, high)]
+        reason = "no intercept is too far from 0 for so few rows of an outcome" if None in ends else ""
+        how = f"score form of y - σ(a + logit p), solved for a{rows.clustered}"
+        return Interval(
+            low=ends[0], high=ends[1], level=level, how=how, se=se, reason=reason, detail={"calibrated": 0.0}
+        )
+
+    @cached_property
+    def _log_odds(self) -> Floats:
+        return log_odds(self.view.p, self.view.complement)
+
+    def _curvature(self, pi: Floats) -> float:
+        return float(self.view.shares @ (pi * (1 - pi)))
+
+    def _rows(self, pi: Floats) -> WeightedMean:
+        return WeightedMean(self.view.hit - pi, self.view.weights, self.view.counts, self.view.groups)
+
+
+def _sigmoid(m: Floats) -> Floats:
+    return np.asarray((1 + np.tanh(m / 2)) / 2)
+
+
+def _crossing(increasing: Callable[[float], float], start: float, step: float) -> float:
+    """Return where an increasing function is 0, searched in steps that double; ±inf if no step is within FARTHEST."""
+    side = 1.0 if increasing(start) < 0 else -1.0
+    while step <= FARTHEST and side * increasing(start + side * step) < 0:
+        step *= 2
+    if step > FARTHEST:
+        return side * math.inf
+    return root(increasing, min(start, start + side * step), max(start, start + side * step), 1e-8)
+
+
+# Distances between the probabilities and the curve of the regression.
+
+DRAWS, PLACES = (
+    500,
+    2_000,
+)  # of the level if calibrated: draws of β̂, and at most so many rows, at equal shares of rising ℓ
+CUT_DECIDES = "a probability is 0 or 1: its log-odds are infinite, and where they are cut decides (--clip)"
+distance = functools.partial(METRICS.add, values=UNIT, better="lower", unit="probability", compared=False)
+
+
+@distance(called=("integrated_calibration_index", "eavg", "e_avg", "mean_absolute_calibration_error"))
+def ici(sample: Sample, *, of: Of = "auto") -> Statistic:
+    """Integrated calibration index, mean |p - π|, π on the curve logit π = a + b logit p (Austin & Steyerberg 2019).
+
+    Chance makes it positive: compare it with the level if calibrated. R's default curve is loess, which adapts more.
+
+    >>> round(calibcli.measure(logits, labels, "ici")["ici"].value, 4)
+    0.0635
+    """
+    return CurveDistance(sample.view(of), None)
+
+
+@distance(called=("median_calibration_error",))
+def e50(sample: Sample, *, of: Of = "auto") -> Statistic:
+    """Median of |p - π|, π as in `ici` (Austin & Steyerberg 2019).
+
+    >>> round(calibcli.measure(logits, labels, "e50")["e50"].value, 4)
+    0.0635
+    """
+    return CurveDistance(sample.view(of), 0.5)
+
+
+@distance()
+def e90(sample: Sample, *, of: Of = "auto") -> Statistic:
+    """90 % quantile of |p - π|, π as in `ici` (Austin & Steyerberg 2019).
+
+    >>> round(calibcli.measure(logits, labels, "e90")["e90"].value, 4)
+    0.0635
+    """
+    return CurveDistance(sample.view(of), 0.9)
+
+
+@distance(called=("e_max",))
+def emax(sample: Sample, *, of: Of = "auto") -> Statistic:
+    """Largest |p - π| of a row, π as in `ici` (Harrell 2015).
+
+    >>> round(calibcli.measure(logits, labels, "emax")["emax"].value, 4)
+    0.0635
+    """
+    return CurveDistance(sample.view(of), 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class CurveDistance(Statistic):
+    """The mean (quantile None) or a quantile of |p - π| over the rows, with the level that chance gives it."""
+
+    view: BinaryOutcomes
+    quantile: float | None
+
+    @cached_property
+    def value(self) -> float:
+        fit, view = self.view.memoized(cox), self.view
+        if fit is None or not (view.p.all() and view.complement.all()):
+            return math.nan
+        return float(self._of(np.abs(view.p - _sigmoid(fit.beta @ _design(view))), view.shares))
+
+    def interval(self, level: float) -> Interval:
+        """Return the mean and the 95 % quantile if calibrated: β̂ is then normal around (0, 1).
+
+        Its covariance is the model's of rows that count the same, else HC3's.
+        """
+        fit, view = self.view.memoized(cox), self.view
+        if fit is None:
+            return Interval(reason=NO_MAXIMUM)
+        if not math.isfinite(self.value):
+            return Interval(reason=CUT_DECIDES)
+        x, shares, covariance = _design(view), view.shares, fit.covariance
+        if (view.weights is None or view.counts) and view.groups is None:
+            information = (x * (shares * view.p * view.complement)) @ x.T * view.total
+            covariance = np.asarray(np.linalg.inv(information), np.float64)
+        if view.n > PLACES:
+            order = np.argsort(x[1])
+            middle = (np.arange(PLACES) + 0.5) / PLACES
+            x = x[:, order[np.minimum(np.searchsorted(np.cumsum(shares[order]), middle), view.n - 1)]]
+            shares = np.full(PLACES, 1 / PLACES)
+        rng = np.random.default_rng([view.seed, DRAWS])
+        p, betas = _sigmoid(x[1]), rng.multivariate_normal([0.0, 1.0], covariance, DRAWS)
+        drawn = [self._of(np.abs(p - _sigmoid(beta @ x)), shares) for beta in betas]
+        how = f"against a logistic curve; level if calibrated from {DRAWS} draws of its coefficients"
+        reason = "a distance that chance makes positive has no interval here (ece and citl have bounds)"
+        return Interval(reason=reason, how=how, null=float(np.mean(drawn)), null_high=float(np.quantile(drawn, 0.95)))
+
+    def _of(self, gap: Floats, shares: Floats) -> float:
+        if self.quantile is None:
+            return float(shares @ gap)
+        order = np.argsort(gap)
+        below = np.searchsorted(np.cumsum(shares[order]), self.quantile - 1e-12)
+        return float(gap[order[min(int(below), len(gap) - 1)]])
+
+
+def _design(view: BinaryOutcomes) -> Floats:
+    """Return x, (2, N)."""
+    return np.stack([np.ones(view.n), log_odds(view.p, view.complement)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +355,7 @@ class Coefficient(Statistic):
         """Refuse what has no interval; return that of the slope by `_slope_interval`, else that of the intercept."""
         view, fit = self.view, self.view.memoized(cox)
         if fit is None:
-            return Interval(
-                reason="no maximum likelihood: every row is right, or wrong, or the confidences separate them"
-            )
+            return Interval(reason=NO_MAXIMUM)
         rows = WeightedMean(view.p, view.weights, view.counts, view.groups)
         if rows.lacking:
             return Interval(reason=rows.lacking)

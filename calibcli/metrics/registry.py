@@ -49,12 +49,12 @@ DEFAULT = (
     "calibration_p",
 )
 """The default set."""
-OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
+OF_EVENT = ("auc", "cox_slope", "citl", "observed_expected")
 """Added to the default set for two classes."""
 
 ELSEWHERE = {
     *("auprc", "average_precision", "average_precision_score", "pr_auc", "f1", "f1_score", "mcc", "matthews_corrcoef"),
-    *("balanced_accuracy", "balanced_accuracy_score", "kappa", "precision", "recall", "sensitivity", "specificity"),
+    *("balanced_accuracy", "balanced_accuracy_score", "kappa", "specificity", "npv", "fpr", "tnr", "fnr"),
 }
 """Metrics of other tools that are not measured here."""
 
@@ -347,7 +347,8 @@ def _resolved(choice: Choice[MetricTraits], k: int) -> Choice[MetricTraits]:
     """Shorten the choice to `of=auto` where that means the same for k classes."""
     view = choice.options.get("of")
     if (view == "positive" or choice.traits.two_classes) and k != 2:
-        fix = f"use {choice.traits.of_top or choice.name}"
+        other = choice.traits.of_top or ("" if choice.traits.two_classes else choice.name)
+        fix = f"use {other}" if other else "measure one class against the others: --multilabel"
         raise UsageError(f"{choice.spec} is for two classes, these are {k}", fix)
     if view == ("positive" if k == 2 else "top"):
         return Choice(choice.entry, {**choice.options, "of": "auto"})

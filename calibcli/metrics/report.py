@@ -25,7 +25,7 @@ from calibcli.metrics import registry
 from calibcli.metrics.binned import calibrated_cells
 from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.corp import Decomposed, Part
-from calibcli.metrics.diagrams import class_panels, reliability, with_curve
+from calibcli.metrics.diagrams import class_panels, decision, reliability, with_curve
 from calibcli.metrics.intervals import WeightedMean, share_bounds
 from calibcli.metrics.means import brier_parts
 from calibcli.metrics.registry import METRICS, MetricTraits, Sample, names_read, needed_class_bins, reads_scores, traits
@@ -261,6 +261,9 @@ def read(
         UsageError: as `report`.
     """
     k = predictions.k
+    if options.curve == "decision" and (k != 2 or predictions.top_only):
+        what = "a confidence alone" if predictions.top_only else f"{k} classes"
+        raise UsageError(f"--curve decision is for two classes, this is {what}", "leave it out")
     if options.top_k < 0 or options.top_k > k:
         raise UsageError(f"--top-k {options.top_k} of {k} classes", f"pass 1 to {k}")
     if predictions.top_only and (options.per_class or options.top_k):
@@ -313,6 +316,10 @@ def of_columns(
         curve = options.curve if options.diagram else "bars"
         view = sample.view()
         plots += reliability(view, view.width_bins(shown.bins, edges), event=event, curve=curve)
+    useful: dict[str, Cell] = {}
+    if options.curve == "decision":
+        panel, words = decision(sample.view(), predictions.event)
+        plots, useful = [panel, *plots], {"model better than acting on all or on none": f"at thresholds {words}"}
     if options.top_k:
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
     if options.per_class:
@@ -325,7 +332,7 @@ def of_columns(
         tables.append(per_class(sample, shown, predictions, seen))
         plots += drawn.values()
     slices, slice_tables, slice_plots = _slices(predictions, measured, options)
-    facts = _facts(predictions, sample, options)
+    facts = {**_facts(predictions, sample, options), **useful}
     return Result(
         command="metrics",
         estimates=registry.measured([*estimates, *slices], predictions.problem),
@@ -351,6 +358,8 @@ def report_multilabel(
         UsageError: as `report`.
     """
     options = options or ReportOptions()
+    if options.curve == "decision":
+        raise UsageError("--curve decision is for one event, these are several labels", "measure one label by itself")
     every: list[Estimate] = []
     plots: list[Plot] = []
     rows: list[list[Cell]] = []
