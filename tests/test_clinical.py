@@ -215,7 +215,10 @@ def test_a_clinician_reads_it_off_the_first_screen(tmp_path: Path, capsys: pytes
     assert "Net benefit of acting on P(death)" in capsys.readouterr().out
     assert (tmp_path / "curve.svg").stat().st_size > 10_000
     assert main(["check", file, "--min", "net_benefit:at=0.1=0.05", "--max", "citl=0.6"]) == 0
+    assert main(["metrics", file, "--partial", str(tmp_path / "part.npz"), "-q"]) == 0
     capsys.readouterr()
+    assert main(["merge", str(tmp_path / "part.npz"), "-m", "citl", "-m", "net_benefit:at=0.1"]) == 0
+    assert "\nnet_benefit:at=0.1" in capsys.readouterr().out  # what was asked for is shown
     assert main(["check", file, "--max", "ici=0.1", "--json"]) != 0  # it has no bound
     assert "NOT RUN" in capsys.readouterr().out
 

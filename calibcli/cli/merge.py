@@ -30,4 +30,5 @@ def command(
     from calibcli.api.measuring import merged
 
     progress = run.progress("merging")
-    return run.finish(merged(states, *metrics.metric, save=save, progress=progress, seed=work.seed, **metrics.how))
+    result = merged(states, *metrics.metric, save=save, progress=progress, seed=work.seed, **metrics.how)
+    return run.finish(result, asked=bool(metrics.metric))
