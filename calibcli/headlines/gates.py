@@ -103,6 +103,47 @@ def init(result: Result) -> str:
     return sentences(text if kept or not rules else f"{text}, and has rules at today's bounds: {', '.join(rules)}")
 
 
+# `calib threshold`: from which score on to act, on how many rows, and what is promised of them.
+
+PROMISES = {
+    "risk": "at most {} of them wrong",
+    "precision": "at least {} of them {}",
+    "fpr": "at most {} of the rows that are not {} are accepted",
+}
+
+
+@sentence
+def threshold(result: Result) -> str:
+    decision = result.facts["decision"]
+    every = [[e for e in result.estimates if e.name == name] for name in ("threshold", "accepted", decision["of"])]
+    found = [one for one in zip(*every, strict=True) if one[0].value is not None]
+    score = f"P({decision['name']})" if decision["name"] else "confidence"
+    promise = PROMISES[decision["of"]].format(number_format.percent(decision["limit"]), decision["name"])
+    sure = f"with {number_format.percent(1 - result.facts['alpha'])} confidence"
+    if not found:
+        none = (
+            f"No threshold: no {score} from which on {promise.replace('of them', 'of the accepted rows are')}, {sure}"
+        )
+        return sentences(none, upper(every[0][0].reason.removeprefix("no threshold: ")))
+    if not decision["by"]:
+        [(tau, share, seen)] = found
+        level = f"{number_format.exact(tau.value or 0)}: {_percents(share)}"
+        return sentences(f"Accept at {score} >= {level}; {promise} ({_percents(seen, ends=False)} seen), {sure}")
+    parts = [f"{number_format.exact(tau.value or 0)} in {tau.scope} ({_percents(share)})" for tau, share, _ in found]
+    none = listed(e.scope for e in every[0] if e.value is None)
+    accept = f"Accept at {score} >= {listed(parts)}; {promise} in each of them, {sure} in all together"
+    return sentences(accept, none and f"Accept nothing in {none}")
+
+
+def _percents(e: Estimate, ends: bool = True) -> str:
+    """Format a share of the rows as `87.4 % of rows [85.2, 89.4]`, or without its ends as `87.4 %`."""
+    shown = f"{100 * (e.value or 0):.1f} %"
+    if not ends:
+        return shown
+    interval = "" if e.low is None or e.high is None else f" [{100 * e.low:.1f}, {100 * e.high:.1f}]"
+    return f"{shown} of rows{interval}"
+
+
 # `calib plan`: the rows that all gates together need, and the gate that needs most.
 
 

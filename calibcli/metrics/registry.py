@@ -344,7 +344,7 @@ def _resolved(choice: Choice[MetricTraits], k: int) -> Choice[MetricTraits]:
     if (view == "positive" or choice.traits.two_classes) and k != 2:
         fix = f"use {choice.traits.of_top or choice.name}"
         raise UsageError(f"{choice.spec} is for two classes, these are {k}", fix)
-    if view == ("positive" if k == 2 else "top"):
+    if view == ("positive" if k == 2 else "top") and choice.entry.options["of"].default == "auto":
         return Choice(choice.entry, {**choice.options, "of": "auto"})
     return choice
 
