@@ -142,6 +142,7 @@ DESIGNS: dict[str, Callable[[np.random.Generator, int], Drawn]] = {
     "groups of 5, correlation .1": lambda rng, n: grouped(rng, n, 5, 0.1, False),
     "groups of 5, near in score": lambda rng, n: grouped(rng, n, 5, 0.5, True),
     "groups of 20, correlation .5": lambda rng, n: grouped(rng, n, 20, 0.5, False),
+    "groups of 20, correlation .1": lambda rng, n: grouped(rng, n, 20, 0.1, False),
     "groups of 20, near in score": lambda rng, n: grouped(rng, n, 20, 0.5, True),
     **{
         kind: lambda rng, n, kind=kind: weighted(rng, n, kind)  # type: ignore[misc]

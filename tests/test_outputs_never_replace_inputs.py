@@ -54,6 +54,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         ("{folder}/state.json {test} --margin nll=9 --baseline {validation} --night 2026-03-01", ("baseline",)),
     ],
     "slices": [("{test} --by ink", ("files",))],
+    "threshold": [("{test} --max-risk 0.1 --with {calibrator} --save {folder}/free.json", ("files", "calibrator"))],
     "ood": [
         ("{test} {validation} --with {calibrator}", ("inside", "outside", "calibrator")),
         ("{test} {validation} --against {test_b} --against {validation_b}", ("against",)),
@@ -200,6 +201,7 @@ SETS = {
     "plan": ("parts", "--max ece=0.02 --from", ""),
     "watch": ("parts", "{folder}/watched.json", "--max ece=0.2 --night 2026-03-01"),
     "slices": ("parts", "", "--by ink --shards"),
+    "threshold": ("parts", "", "--max-risk 0.1 --shards"),
     "ood": ("parts", "{validation}", "--shards"),
     "inspect": ("parts", "", ""),
     "init": ("", "", ""),

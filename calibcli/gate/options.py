@@ -29,7 +29,7 @@ LIMIT = "METRIC=NUMBER"
 MAX = "Largest value allowed of a metric (calib list metrics). Repeatable."
 MIN = "Smallest value allowed of a metric (calib list metrics). Repeatable."
 ACCEPT = "Also judge the promise of this threshold (calib threshold --save) on the rows."
-Risk = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
+Risk = Annotated[float, Range(1e-6, 1, open_high=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

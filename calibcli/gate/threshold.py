@@ -216,16 +216,21 @@ def _effective(judged: Judged, rows: Ints) -> Floats:
 
 
 def _correlation(judged: Judged, w: Floats, square: Floats) -> float:
-    """Estimate the correlation of being wrong within groups from the squares of the groups' sums; in [0, 1]."""
-    groups = judged.groups
+    """Estimate the correlation of being wrong within groups from the squares of the groups' sums, in [0, 1].
+
+    A standard error of these squares is added: where few groups have wrong rows, a sample that has too few of them
+    shows too little correlation as well.
+    """
     deviation = judged.wrong - np.average(judged.wrong, weights=w)
-    codes, member = np.unique(np.asarray(groups), return_inverse=True)
+    codes, member = np.unique(np.asarray(judged.groups), return_inverse=True)
     sums, sizes = np.bincount(member, w * deviation), np.bincount(member, w)
     within = float(square @ deviation**2)
     pairs = float(sizes @ sizes) - float(square.sum())
-    if pairs <= 0 or within <= 0 or len(codes) < 2:
-        return 0.0 if pairs <= 0 or within <= 0 else 1.0
-    between = float(sums @ sums) * len(codes) / (len(codes) - 1) - within
+    if pairs <= 0 or within <= 0:
+        return 0.0
+    power, count = sums * sums, len(codes)
+    spread = math.sqrt(max(float(power @ power) - float(power.sum()) ** 2 / count, 0.0))  # standard error of the sum
+    between = float(power.sum()) * count / max(count - 1, 1) + spread - within
     return min(max(between / pairs * float(square.sum()) / within, 0.0), 1.0)
 
 
