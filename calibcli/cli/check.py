@@ -42,7 +42,7 @@ def command(
         raise UsageError(f"a baseline is not written as '{save_baseline.name}'", "use the suffix .json")
     options = {name: value for name, value in vars(request).items() if name not in ("input", "reading")}
     if save_baseline is not None:
-        ruled = bool(request.max or request.min or request.baseline)
+        ruled = bool(request.max or request.min or request.baseline or request.threshold)
         options |= {"keep_rows": True, "judge": ruled}
     files = list(request.input or ())
     scores = files if files[1:] else next(iter(files), None)

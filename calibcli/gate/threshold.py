@@ -21,6 +21,7 @@ from calibcli.core.number_format import count_text, exact
 from calibcli.core.result import Check, Estimate, Result, Screen
 from calibcli.core.scope import Scope
 from calibcli.core.statistics import beta_tails, bisect, clopper_pearson, effective_rows
+from calibcli.gate.check import MOST_SLICES
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.decision import FACT, Decision
 from calibcli.gate.options import Promise
@@ -130,7 +131,6 @@ class Walk:
         limit: largest risk of accepted rows.  alpha: chance of a threshold whose risk is larger.
         tau: (M,) thresholds.  rows: (M,) rows with at least that score.  share: (M,) of the weight.
         seen: (M,) share of the accepted weight that is wrong.  effective: (M,) independent rows of equal weight.
-        least: rows below which there is no candidate.
     """
 
     limit: float
@@ -323,6 +323,8 @@ def report(rows: Predictions, promise: Promise, by: str = "", calibrator: str = 
     parts = source.slices(Gate(metric="accuracy", by=by))
     if isinstance(parts, str):
         raise InputError(parts, "name another column: --by COLUMN")
+    if len(parts) > MOST_SLICES:
+        raise UsageError(f"'{by}' has {len(parts):,} values, more than {MOST_SLICES:,}", "choose a coarser column")
     alpha, event = promise.alpha / len(parts), promise.name in ("", class_names(rows)[1])
     found = {name: _found(part.columns, promise, event, alpha) for name, part in parts.items()}
     some = any(one.tau is not None for one in found.values())
@@ -389,22 +391,19 @@ def _estimates(one: Found, promise: Promise, alpha: float, where: Scope) -> tupl
     what = "row that is not the event" if promise.of == "fpr" else "accepted row"
     how = f"{len(one.walk.tau)} candidates, each at {one.walk.level:.3g}" if one.walk else "bound of a quantile"
     common: dict[str, Any] = {"unit": "probability", "n": one.accepted.n, **where.fields}
-    interval, bound = dict[str, Any](), dict[str, Any]()
-    if one.tau is None:
-        bound["reason"] = f"no threshold: that takes {count_text(one.needed, what)} without an error"
-    else:
-        bound |= {"low" if promise.of == "precision" else "high": promise.limit, "level": 1 - alpha}
+    reason = "" if one.tau is not None else f"no threshold: that takes {count_text(one.needed, what)} without an error"
+    interval, bound = dict[str, Any](), {**common, "how": how, "reason": reason, "sided": "each"}
+    if one.tau is not None:
+        bound |= {"low" if promise.of == "precision" else "high": promise.limit, "level": 1 - 2 * alpha}
         if ends := share_bounds(one.accepted, 0.025):
             interval = {"low": ends[0], "high": ends[1], "level": 0.95}
-    seen = common if promise.of == "fpr" else {**common, "n": int(one.accepted.values.sum())}
-    better, side = ("higher", "lower") if promise.of == "precision" else ("lower", "upper")
+    if promise.of != "fpr":
+        bound["n"] = int(one.accepted.values.sum())
     exactly = "Clopper-Pearson interval" if one.accepted.binomial else f"score form{one.accepted.clustered}"
     return (
-        Estimate(
-            name="threshold", value=one.tau, how=how, reason=bound.get("reason", ""), detail={"exact": True}, **common
-        ),
-        Estimate(name="accepted", value=one.accepted.value, better="higher", how=exactly, **interval, **common),
-        Estimate(name=promise.of, value=one.seen, better=better, sided=side, how=how, **bound, **seen),  # type: ignore[arg-type]
+        Estimate(name="threshold", value=one.tau, how=how, reason=reason, detail={"exact": True}, **common),
+        Estimate(name="accepted", value=one.accepted.value, how=exactly, **interval, **common),
+        Estimate(name=promise.of, value=one.seen, **bound),
     )
 
 
