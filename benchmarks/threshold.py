@@ -332,12 +332,14 @@ def main() -> int:
         counted(
             f"false positive rate, {kind}, 1,000 negatives", lambda rng, k=kind: negatives(rng, 1000, k), 5 * args.runs
         )  # type: ignore[misc]
-    counted("4 slices, own thresholds", lambda rng: sliced(rng, levels, True), args.runs // 2)
-    counted("4 slices, threshold of all rows", lambda rng: sliced(rng, levels, False), args.runs // 2, must=False)
+    counted("4 slices, own thresholds", lambda rng: sliced(rng, levels, True), max(1, args.runs // 2))
+    counted(
+        "4 slices, threshold of all rows", lambda rng: sliced(rng, levels, False), max(1, args.runs // 2), must=False
+    )
     for k in (2, 10, 100):
-        counted(f"{k} classes, n = 1,000", lambda rng, k=k: whole(rng, k, 1000), args.runs // 8)  # type: ignore[misc]
+        counted(f"{k} classes, n = 1,000", lambda rng, k=k: whole(rng, k, 1000), max(1, args.runs // 8))  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
-        counted("deployed with apply", lambda rng: deployed(rng, Path(folder)), args.runs // 8)
+        counted("deployed with apply", lambda rng: deployed(rng, Path(folder)), max(1, args.runs // 8))
     print(f"cells surely above {MOST:.0%}: " + ", ".join(f"{way} {count}" for way, count in caught.items()))
     blind = [way for way in ("naive", "each") if not caught[way]] if not args.only else []
     print(*(f"FAILED: {name}" for name in failed), *(f"FAILED: {way} is not found out" for way in blind), sep="\n")
