@@ -283,6 +283,11 @@ def _(folder: Path, n: int) -> Work:
     return ["ood", saved(folder / "a.npz", n), str(path)]
 
 
+@grows("threshold", "rows", 25_000, 100_000, 400_000, beside="10 classes", limit=SORTED, mb=400, exits=(0, 1))
+def _(folder: Path, n: int) -> Work:
+    return ["threshold", saved(folder / "a.npz", n), "--max-risk", "0.3"]
+
+
 @grows("measure", "rows of arrays", 10_000, 40_000, 160_000, beside="10 classes", mb=80)
 def _(folder: Path, n: int) -> Work:
     import calibcli

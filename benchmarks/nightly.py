@@ -37,6 +37,7 @@ RUNS = {
     "power": ("gate_plan.py --part power --runs 1000", "--runs 5"),
     "watch": ("watch.py --looks 1000 --only wrong", "--short"),
     "slices": ("slices.py", "--runs 4"),
+    "threshold": ("threshold.py --runs 1000", "--only '^flat, 1.02 of' --runs 20 --rows 200"),
     "paired-near": ("paired_coverage.py --pairs near", "--runs 10 --sizes 150"),
     "coverage-of-intervals": ("coverage.py --save {out}/coverage.json", "--replications 2 --rows 500"),
     "coverage-of-confidences": (

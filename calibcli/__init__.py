@@ -6,7 +6,7 @@ The public functions are loaded when they are first used, so that `import calibc
     inspect                                        calibcli.api.inspecting
     fit_scaler apply load_scaler save_scaler scale calibcli.api.fixing
     find_slices ood                                calibcli.api.finding
-    check compare init plan report Watch           calibcli.api.gating
+    check compare init plan report threshold Watch calibcli.api.gating
     scorer Calibrator                              calibcli.api.estimator
     curvature hessian train loss logits            calibcli.api.networks
     study                                          calibcli.api.experiments
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from calibcli.api.experiments import study
     from calibcli.api.finding import find_slices, ood
     from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler, scale
-    from calibcli.api.gating import Watch, check, compare, init, plan, report
+    from calibcli.api.gating import Watch, check, compare, init, plan, report, threshold
     from calibcli.api.inspecting import inspect
     from calibcli.api.measuring import Accumulator, from_arrays, from_confidence, measure, read
     from calibcli.api.networks import curvature, hessian, logits, loss, train
@@ -43,7 +43,7 @@ _HOME = {
     "calibcli.api.experiments": "study",
     "calibcli.api.finding": "find_slices ood",
     "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler scale",
-    "calibcli.api.gating": "check compare init plan report Watch",
+    "calibcli.api.gating": "check compare init plan report threshold Watch",
     "calibcli.api.inspecting": "inspect",
     "calibcli.api.measuring": "Accumulator from_arrays from_confidence measure read",
     "calibcli.api.networks": "curvature hessian logits loss train",
@@ -85,6 +85,7 @@ __all__ = [
     "scale",
     "scorer",
     "study",
+    "threshold",
     "train",
     "verify",
 ]

@@ -80,6 +80,7 @@ def gating() -> None:
     assert_type(watch.update(logits, labels), Result)
     assert_type(calibcli.find_slices(logits, labels, by={"site": labels}), Result)
     assert_type(calibcli.ood(logits, logits + 1), Result)
+    assert_type(calibcli.threshold(logits, labels, max_risk=0.1), Result)
 
 
 def networks() -> None:

@@ -110,6 +110,7 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
         "compare": calibcli.compare(path, calibcli.read(path), metrics=["nll"], names=["a", "b"])["nll", "b - a"].value
         == 0,
         "find_slices": calibcli.find_slices(z, y, by={"half": np.arange(400) % 2}, min_n=50).facts["columns"] == 1,
+        "threshold": calibcli.threshold(z, y, max_risk=0.5).command == "threshold",
         "ood": calibcli.ood(z, z)["auroc", "score=energy"].value == 0.5,
         "fit_scaler": fit["temperature"].value == fit.estimates[0].value,
         "scale": calibcli.scale(z[:200], y[:200], "vector", test=calibcli.from_arrays(z[200:], y[200:])).facts["method"]

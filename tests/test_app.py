@@ -189,6 +189,7 @@ def test_a_shell_completes_commands_options_and_specs(line: str, first: list[str
         ("plan", "--max", "ece=0.05"),
         ("inspect", TEST),
         ("ood", TEST, VALIDATION),
+        ("threshold", TEST, "--max-risk", "0.05"),
         ("watch", f"{tempfile.mkdtemp()}/state.json", TEST, "--max", "ece=0.2"),
     ],
     ids=lambda argv: " ".join(Path(a).name for a in argv),

@@ -76,6 +76,7 @@ def test_every_command_has_one_of_its_own_or_writes_it(tmp_path: Path, capsys: p
         "compare": [TEST, str(tmp_path / "new.npz")],
         "plan": ["--max", "ece=0.05"],
         "ood": [TEST, VALIDATION],
+        "threshold": [TEST, "--max-risk", "0.05"],
         "inspect": [TEST],
         "init": [TEST, "--save", str(tmp_path / "calib.toml")],
     }

@@ -25,6 +25,7 @@ SUFFIX = {
     "merge --save": ".npz",
     "metrics --partial": ".npz",
     "check --save-baseline": ".json",
+    "threshold --save": ".json",
     "init --save": ".toml",
     "init --workflow": ".yml",
 }
@@ -35,11 +36,15 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "metrics": [("{test} --labels {labels}", ("files", "labels")), ("{test} --classes {names}", ("classes",))],
     "merge": [("{state}", ("states",))],
     "scale": [("{validation} --test {test}", ("files", "test"))],
-    "apply": [("{calibrator} {test} --save {folder}/free.npz", ("calibrator", "files"))],
+    "apply": [
+        ("{calibrator} {test} --save {folder}/free.npz", ("calibrator", "files")),
+        ("{calibrator} {test} --save {folder}/free.npz --threshold {decision}", ("threshold",)),
+    ],
     "check": [
         ("{test} --max ece=0.2 --baseline {base} --fitted-on {validation}", ("input", "baseline", "fitted_on")),
         ("--config {config}", ("config",)),
         ("{result} --max ece=0.2", ("input",)),
+        ("{test} --threshold {decision}", ("threshold",)),
     ],
     "init": [("{test} --save {folder}/free.toml", ("file",))],
     "compare": [
@@ -52,8 +57,10 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "watch": [
         ("{folder}/state.json {test} --max ece=0.2 --config {config} --night 2026-03-01", ("state", "new", "config")),
         ("{folder}/state.json {test} --margin nll=9 --baseline {validation} --night 2026-03-01", ("baseline",)),
+        ("{folder}/state.json {test} --threshold {decision} --night 2026-03-01", ("threshold",)),
     ],
     "slices": [("{test} --by ink", ("files",))],
+    "threshold": [("{test} --max-risk 0.1 --with {calibrator} --save {folder}/free.json", ("files", "calibrator"))],
     "ood": [
         ("{test} {validation} --with {calibrator}", ("inside", "outside", "calibrator")),
         ("{test} {validation} --against {test_b} --against {validation_b}", ("against",)),
@@ -108,6 +115,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name in ("base", "result"):
         files[name] = folder / f"{name}.json"
         main(["check", str(files["test"]), "--max", "ece=0.2", "--keep-rows", "-o", str(files[name]), "-q"])
+    files["decision"] = folder / "decision.json"
+    assert (
+        main(["threshold", str(files["validation"]), "--max-risk", "0.1", "--save", str(files["decision"]), "-q"]) == 0
+    )
     files["config"] = folder / "calib.toml"
     files["config"].write_text(
         '[data]\neval = "test.npz"\nfitted_on = "validation.npz"\n[[gate]]\nmetric = "nll"\nbaseline = "base.json"\n'
@@ -174,6 +185,7 @@ def test_every_command_and_every_path_is_in_the_table() -> None:
     ours = {"completion", "list", "demo"}  # which read no file of the user's
     assert set(LINES) == set(COMMANDS) - ours, "write its command line in LINES: CONTRIBUTING, A command"
     texts = {"data", "validation", "test", "model", "arch_file", "baseline", "fitted_on", "labels", "classes", "config"}
+    texts |= {"threshold"}
     written = set()
     for command in COMMANDS:
         options = importlib.import_module(f"calibcli.cli.{command}").command.options
@@ -200,6 +212,7 @@ SETS = {
     "plan": ("parts", "--max ece=0.02 --from", ""),
     "watch": ("parts", "{folder}/watched.json", "--max ece=0.2 --night 2026-03-01"),
     "slices": ("parts", "", "--by ink --shards"),
+    "threshold": ("parts", "", "--max-risk 0.1 --shards"),
     "ood": ("parts", "{validation}", "--shards"),
     "inspect": ("parts", "", ""),
     "init": ("", "", ""),

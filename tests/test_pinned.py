@@ -92,6 +92,7 @@ class TestRecord:
             ["plan", "--max", "ece=0.5", "--truth", "0", "--from", "a.csv"],
             ["watch", "state.json", "a.csv", "--min", "accuracy=0.5"],
             ["ood", "a.csv", "a.csv"],
+            ["threshold", "a.csv", "--max-risk", "0.5"],
             ["init", "a.csv"],
         ],
         ids=lambda argv: argv[0],

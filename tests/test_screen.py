@@ -55,6 +55,8 @@ OTHERS = {
     "slices": "slices TEST --by ink",
     "slices of errors": "slices TEST --by ink --find error",
     "ood": "ood TEST half.npz",
+    "threshold": "threshold TEST --max-risk 0.05",
+    "threshold of parts": "threshold TEST --max-risk 0.1 --by ink",
     "watch": "watch state.json TEST --max ece=0.1 --min accuracy=0.85",
     "plan": "plan --min accuracy=0.85",
     "merge": "merge state.npz",

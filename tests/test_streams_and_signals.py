@@ -185,6 +185,7 @@ LONG = {
     "scale --method isotonic": "{test} --method isotonic --save out.safetensors",
     "scale --method vector": "{test} --method vector --folds 2 -m accuracy",
     "slices": "{test} --min-n 100",
+    "threshold": "{test} --max-risk 0.05 --save out.json",
     "watch": "state.json {test} --max ece=0.2 --min accuracy=0.2",
 }
 """Command lines whose loops tell how far they are, and which write what is written at the end."""

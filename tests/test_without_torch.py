@@ -27,6 +27,7 @@ RUN = [
     f"slices {TEST}",
     f"watch night.state {TEST} --max ece=0.5",
     f"ood {VALIDATION} {TEST}",
+    f"threshold {TEST} --max-risk 0.05 --save t.json",
     "report check.json scale.json",
     "list",
     "list metrics",

@@ -206,6 +206,7 @@ def apply(
     save: str | Path,
     kind_out: Literal["probabilities", "logits"] = "probabilities",
     dtype: Literal["float32", "float64"] = "float32",
+    threshold: str | Path | None = None,
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
@@ -226,6 +227,7 @@ def apply(
         scores, labels, how: as for `measure`; labels, where there are any, are copied beside the scores.
         save: .npz, .npy or .csv.
         kind_out: write probabilities, or logits (log-probabilities).  dtype: of what is written.
+        threshold: file of `calib threshold --save`: also write, as `accept`, which rows may be used without a person.
 
     Raises:
         InputError: inputs that are refused, or classes that are not the calibrator's.
@@ -233,12 +235,18 @@ def apply(
     """
     kind_out = convert(str(kind_out), Literal["probabilities", "logits"], "--as ")
     dtype = convert(str(dtype), Literal["float32", "float64"], "--dtype ")
+    if threshold is not None and (how.get("multilabel") or Path(save).suffix == ".npy"):
+        raise UsageError(
+            "--threshold writes a column beside the scores of one label", "write a .csv or .npz of one label"
+        )
     if how.get("multilabel"):
         return _apply_labels(calibrator, scores, save, kind_out, dtype, progress, {**how, "labels": labels})
     target = known_suffix(Path(save), SUFFIXES, "scores")
     claim(target)  # before any input is opened: one that is also the output is then refused
     scaler, files = opened(calibrator)
-    rows = _rows(scaler, scores, labels, how, progress)
+    rows, accepted = _rows(scaler, scores, labels, how, progress), dict[str, Any]()
+    if threshold is not None:
+        rows, accepted, files = _accepted(threshold, scaler, rows, files)
     # files of predictions that were read before this call are inputs, too: their scores are read while writing
     reading(*(file["path"] for file in rows.record.files), pipes=True)
     written = calibrators.stream(
@@ -251,6 +259,7 @@ def apply(
         **({} if rows.top_only else {"classes": rows.k}),
         "keeps predicted classes": scaler.preserves_accuracy,
         "predicted classes changed": written.changed,
+        **accepted,
     }
     notes = list(rows.notes)
     if scaler.classes and rows.classes is None:
@@ -268,6 +277,28 @@ def apply(
         screen=APPLIED,
     )
     return headlines.headed(result)
+
+
+def _accepted(
+    path: str | Path, scaler: Scaler, rows: Predictions, files: list[dict[str, str]]
+) -> tuple[Predictions, dict[str, Any], list[dict[str, str]]]:
+    """Return the rows with a column `accept`, how many are accepted, and the files with that of the threshold.
+
+    Raises:
+        InputError: it is no threshold, or one of scores that went through another calibrator.
+    """
+    from calibcli.gate import decision as decisions  # here, as few rows are accepted by one
+
+    decision, entry = decisions.load(path)
+    if files and decision.calibrator not in ("", files[0]["sha256"]):
+        problem = f"{path} is of scores that went through another calibrator than {files[0]['path']}"
+        raise InputError(problem, f"find it again: calib threshold FILE --with {files[0]['path']}")
+    accept = decision.accepts(calibrators.apply(scaler, rows))
+    said = {"accepted": f"{int(accept.sum()):,} of {rows.n:,} rows ({accept.mean():.1%})" if rows.n else "no rows"}
+    notes = [*rows.notes]
+    if not decision.calibrator:
+        notes.append(f"{path} was found on scores as their file had them, which must have gone through this calibrator")
+    return replace(rows, slices={**rows.slices, "accept": accept}, notes=notes), said, [*files, entry]
 
 
 def _rows(scaler: Scaler, scores: Scores, labels: Any, how: How, progress: Progress | None) -> Predictions:

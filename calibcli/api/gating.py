@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 import numpy.typing as npt
 
@@ -26,7 +26,8 @@ from calibcli.gate import check as session
 from calibcli.gate import config as config_file
 from calibcli.gate.check import read_result
 from calibcli.gate.config import load as rules_of
-from calibcli.gate.options import Assumptions, Request
+from calibcli.gate.options import Assumptions, Promise, Request
+from calibcli.gate.sources import BY_CLASS
 from calibcli.headlines import FACT, headed, listed
 from calibcli.scores import recorded_outputs
 from calibcli.scores.from_arrays import How, as_array
@@ -37,7 +38,10 @@ from calibcli.watch.late import Labels
 from calibcli.watch.session import Terms, WatchSession
 from calibcli.watch.state_file import load, locked
 
-__all__ = ["Limits", "Watch", "check", "compare", "init", "plan", "report", "rules"]
+if TYPE_CHECKING:
+    from calibcli.calibrators import Fit, Scaler
+
+__all__ = ["Limits", "Watch", "check", "compare", "init", "plan", "report", "rules", "threshold"]
 
 Limits = Mapping[str, float] | tuple[str, ...]
 """Limits by metric, or as the command line and a configuration write them, `("ece=0.05",)`."""
@@ -61,6 +65,7 @@ def check(
     bounds: Literal["sharp", "score"] | None = None,
     config: str | Path | None = None,
     fitted_on: str | Path | None = None,
+    threshold: str | Path | None = None,
     keep_rows: bool = False,
     judge: bool = True,
     diagram: bool = False,
@@ -85,6 +90,7 @@ def check(
         alpha: error probability of each bound [0.05].  bins: of binned metrics [15].  bounds: of ece [sharp].
         config: a calib.toml; arguments override its rules and settings.
         fitted_on: the scores that the calibrator was fitted on; they must not share rows with the input.
+        threshold: file of `calib threshold --save`, whose promise is judged on these rows.
         keep_rows: keep per-row values in the result, as a later baseline.  judge: False applies no rules.
         diagram: add the rules, and for scores the reliability diagram, to `plots`.
         seed: random seed.  progress: called with (fraction, text).
@@ -105,6 +111,7 @@ def check(
         bounds=bounds,
         config=None if config is None else Path(config),
         fitted_on=None if fitted_on is None else str(fitted_on),
+        threshold=None if threshold is None else str(threshold),
         keep_rows=keep_rows,
         seed=seed,
     )
@@ -265,6 +272,75 @@ def plan(
 
 
 @spread
+def threshold(
+    scores: Scores,
+    /,
+    labels: npt.ArrayLike | None = None,
+    *,
+    max_risk: float | None = None,
+    min_precision: Mapping[str, float] | str | None = None,
+    max_fpr: float | None = None,
+    alpha: float = 0.05,
+    calibrator: str | Path | Scaler | Fit | None = None,
+    progress: Progress | None = None,
+    **how: Unpack[How],
+) -> Result:
+    """Find the confidence from which on predictions may be used without a person.
+
+    At most `max_risk` of the accepted rows are wrong in the population, except with probability alpha. Ours: one level
+    for all candidates, exact where confidence tells nothing.
+
+    >>> found = calibcli.threshold(logits, labels, max_risk=0.1)
+    >>> round(found["accepted"].value, 2), found["risk"].value < 0.1
+    (0.97, True)
+
+    Args:
+        scores, labels, how: (N, K) and (N,), as for `measure`, of rows that no calibrator was fitted on. With `by`, one
+            column, or `class` for the predicted class, each value has a threshold, at alpha over their number.
+        max_risk: largest share of accepted rows that may be wrong.
+        min_precision: of two classes, `{"spam": 0.95}`: accept by P(spam); smallest share of accepted rows that are it.
+        max_fpr: of two classes: accept by P(event); largest share of the other class that may be accepted.
+        alpha: chance that the promise is broken.
+        calibrator: of `fit_scaler` or `load_scaler`, or a file of `save_scaler`, that the scores go through first.
+        progress: called with (fraction, text).
+
+    Returns:
+        The estimates `threshold`, `accepted` (the share of rows, with an interval) and `risk` (or `precision`, `fpr`),
+        between 0 and 1. What `write("t.json")` writes, `apply`, `check` and `Watch` take as `threshold`.
+
+    Raises:
+        InputError: rows that are refused.  UsageError: none or several promises, or one for other rows.
+    """
+    from calibcli import calibrators  # here, as a check starts without it
+    from calibcli.api.fixing import opened
+    from calibcli.gate import threshold as thresholds
+
+    if isinstance(min_precision, Mapping):
+        min_precision = ",".join(f"{name}={share}" for name, share in min_precision.items())
+    promise = Promise(max_risk=max_risk, min_precision=min_precision, max_fpr=max_fpr, alpha=alpha)
+    if how.get("multilabel"):
+        raise UsageError("threshold takes one label per row", "find one for each label, as a binary problem")
+    named = how.get("by") or ()
+    by = [named] if isinstance(named, str) else [*named]
+    if is_path(scores) and BY_CLASS in by:
+        how["by"] = [name for name in by if name != BY_CLASS]
+    rows = given(threshold, scores, labels, how, progress)
+    columns = list(dict.fromkeys([*rows.slices, *by]))
+    if len(columns) > 1:
+        raise UsageError(f"thresholds by {' and by '.join(columns)}", "name one column: --by COLUMN")
+    digest, files = "", list[dict[str, Any]]()
+    if calibrator is not None:
+        scaler, files = opened(calibrator)
+        digest = files[0]["sha256"] if files else ""
+        if rows.sha256 and scaler.metadata.get("sha256") == rows.sha256:
+            problem = f"the calibrator was fitted on {rows.source}, whose rows look better through it than others"
+            raise InputError(problem, "pass rows that it was not fitted on")
+        rows = calibrators.apply(scaler, rows).held()
+    result = thresholds.report(rows, promise, "".join(columns), digest)
+    return headed(result, provenance={"inputs": [*files, *recorded_outputs.provenance(rows)], "seed": 0})
+
+
+@spread
 def init(
     file: str | Path,
     /,
@@ -379,7 +455,8 @@ class Watch:
         alpha: error probability of each claim, over all evaluations [0.05].  per_year: of a false drift alarm, in one
             year and in all years together [0.05].
         nll_cap: cap on the loss of a row, in nats [10].  bins: of ece [15].
-        config: a calib.toml with the rules.  name: of the model; rows of another model are refused.
+        config: a calib.toml with the rules.  threshold: file of `calib threshold --save`, whose promise is watched.
+        name: of the model; rows of another model are refused.
         labelled: share of its rows that have labels from which on a night counts, the others at the worst case [1].
         restart: start a new state, and keep the existing one beside it.
 
@@ -400,6 +477,7 @@ class Watch:
         nll_cap: float | None = None,
         bins: int | None = None,
         config: str | Path | None = None,
+        threshold: str | Path | None = None,
         name: str = "",
         labelled: float = 1.0,
         restart: bool = False,
@@ -408,6 +486,7 @@ class Watch:
             max=rules(max),
             min=rules(min),
             margin=rules(margin),
+            threshold=None if threshold is None else str(threshold),
             alpha=alpha,
             bins=bins,
             config=None if config is None else Path(config),

@@ -31,7 +31,7 @@ from calibcli.scores.reading_options import Reading
 __all__ = ["inspect"]
 
 SHOWN = 20  # classes listed in the table
-USED = "metrics, scale, apply, check, compare, plan, slices, watch, ood"  # commands that take labelled rows
+USED = "metrics, scale, apply, check, compare, plan, slices, threshold, watch, ood"  # commands that take labelled rows
 SCREEN = Screen(hidden=("used_by",))  # the headline has it
 
 

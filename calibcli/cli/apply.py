@@ -22,6 +22,9 @@ def command(
         "probabilities", "Scores to write: probabilities, or logits (log-probabilities).", "--as"
     ),
     dtype: Literal["float32", "float64"] = option("float32", "Precision of the scores written."),
+    threshold: Path | None = option(
+        None, "Threshold (calib threshold --save): also write a column accept.", metavar="FILE"
+    ),
     run: CommandRun,
     reading: Reading,
 ) -> int:
@@ -44,6 +47,7 @@ def command(
             save=save,
             kind_out=kind_out,
             dtype=dtype,
+            threshold=threshold,
             progress=progress,
             **options,
         )

@@ -42,14 +42,14 @@ def command(
         raise UsageError(f"a baseline is not written as '{save_baseline.name}'", "use the suffix .json")
     options = {name: value for name, value in vars(request).items() if name not in ("input", "reading")}
     if save_baseline is not None:
-        ruled = bool(request.max or request.min or request.baseline)
+        ruled = bool(request.max or request.min or request.baseline or request.threshold)
         options |= {"keep_rows": True, "judge": ruled}
     files = list(request.input or ())
     scores = files if files[1:] else next(iter(files), None)
     progress = run.progress("checking")
     result = check(scores, diagram=bool(run.output), progress=progress, **options, **given_options(reading))
     if save_baseline is not None:
-        result = run.keep(result, save_baseline)
+        result = run.keep(result, save_baseline, "baseline")
         facts = {key: value for key, value in result.facts.items() if key != "rows" or request.keep_rows}
         result = dataclasses.replace(result, facts=facts)
     return run.finish(result)

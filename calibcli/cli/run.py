@@ -124,14 +124,15 @@ class CommandRun:
         extensions.register_progress(terminal.bar(title))  # also of loops that the command passes it to nowhere
         return extensions.tell
 
-    def keep(self, result: Result, path: Path) -> Result:
-        """Write a result that passed its checks as a baseline for later; return the result with a note or the path."""
+    def keep(self, result: Result, path: Path, role: str) -> Result:
+        """Write a result that passed its checks for later, as what `role` says; return it with a note or the path."""
         if result.exit_code:
-            note = f"no baseline is written to {path}: the check did not pass"
+            why = "there is none" if role == "threshold" else "the check did not pass"
+            note = f"no {role} is written to {path}: {why}"
             return dataclasses.replace(result, notes=[*result.notes, note])
         if is_main_process():
             render.write(self.stamped(result), path)
-        return dataclasses.replace(result, artefacts={**result.artefacts, "baseline": str(path)})
+        return dataclasses.replace(result, artefacts={**result.artefacts, role: str(path)})
 
     def stamped(self, result: Result) -> Result:
         """Return the result with its headline and provenance."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import Alpha, Count, Nats, PerYear, Share, argument, option
-from calibcli.gate.options import LIMIT, MAX, MIN
+from calibcli.gate.options import ACCEPT, LIMIT, MAX, MIN
 from calibcli.scores.reading_options import Reading
 
 PANEL = "Gate"
@@ -41,6 +41,7 @@ def command(
     bins: Count | None = option(None, "Number of bins of ece (default: 15)."),
     name: str = option("", "Name of the model; rows of another model are refused."),
     config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml."),
+    threshold: str | None = option(None, ACCEPT, metavar="FILE"),
     restart: bool = option(False, "Start a new state; the existing one is kept beside it."),
     run: CommandRun,
     reading: Reading,
@@ -68,6 +69,7 @@ def command(
         nll_cap=nll_cap,
         bins=bins,
         config=config,
+        threshold=threshold,
         name=name,
         labelled=labelled,
         restart=restart,

@@ -53,6 +53,8 @@ def shown(estimate: Estimate, limit: float | None = None) -> EstimateText:
         # a value next to its limit does not lengthen the interval
         places = decimals if decimals - places <= ALONE else places
     value = NONE if e.value is None else place(e.value, decimals) + UNITS.get(e.unit, "")
+    if e.value is not None and e.detail.get("exact"):  # a number that is copied
+        value = exact(e.value)
     low, high = ("" if end is None else place(end, places) for end in (e.low, e.high))
     interval = f"[{low}, {high}]" if low and high else f"≥ {low}" if low else f"≤ {high}" if high else ""
     return EstimateText(value, interval, _null(e, places))

@@ -20,9 +20,10 @@ from calibcli.core.number_format import count_text, number
 from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result, Screen, Table
 from calibcli.core.scope import TO_BASELINE, Scope
 from calibcli.core.statistics import effective_rows
-from calibcli.gate import baseline, config, judging, pins
+from calibcli.gate import baseline, config, decision, judging, pins
 from calibcli.gate.baseline import BaselineRows, Missing, Unpaired, hashes, pair
 from calibcli.gate.config import Config, Data, Gate, parsed
+from calibcli.gate.decision import Decision
 from calibcli.gate.judging import LimitRule, SupportedClaim, judge, resolved
 from calibcli.gate.options import Request
 from calibcli.gate.sources import BY_CLASS, RecordedOutputs, Results, Source, ece_estimate, otherwise, recorded_reading
@@ -511,15 +512,19 @@ def asked(request: Request) -> Config:
     )
     if not settings.eval and request.input is None:
         raise UsageError("no input", 'name a file with scores, or set eval = "FILE" under [data] of calib.toml')
-    gates = tuple(_gates(request, settings))
+    decided = None
+    if request.threshold:
+        decided, entry = decision.load(request.threshold)
+        settings = settings.over(event=decided.name or None, files=(*settings.files, entry))
+    gates = tuple(_gates(request, settings, decided))
     if len(gates) > MOST_RULES:
         problem = f"{len(gates):,} rules are more than {MOST_RULES:,}"
         raise UsageError(problem, 'write each rule once; by = "COLUMN" judges one for every value of a column')
     return dataclasses.replace(settings, gates=gates)
 
 
-def _gates(request: Request, settings: Config) -> list[Gate]:
-    """Return the gates of the command line, or those of the file when it has none.
+def _gates(request: Request, settings: Config, decided: Decision | None) -> list[Gate]:
+    """Return the gates of the command line and of a threshold, or those of the file when there are none.
 
     A baseline without a margin asks that the model is no worse than it in `temperature_gain`: what a temperature would
     save, the part of the NLL that calibration can mend.
@@ -528,6 +533,7 @@ def _gates(request: Request, settings: Config) -> list[Gate]:
     gates = [config.limit_rule(text, side, scope=request.scope) for side, text in rules]
     by = tuple(request.reading.get("by") or ())
     gates += [dataclasses.replace(gate, by=name) for name in by for gate in gates]
+    gates = gates if decided is None else decided.gates(gates)
     if by and not gates:
         raise UsageError("--by without --max or --min", 'name a rule, or write by = "..." in the gates of the file')
     if request.margin and not request.baseline:
@@ -565,6 +571,8 @@ def run(
     if isinstance(source, RecordedOutputs):
         plots += source.diagram() if diagram else []
         p = source.predictions
+        if request.threshold:
+            decision.load(request.threshold)[0].refuse_own(source.files)
         notes += [*source.unjudged(), *p.notes]
         facts |= {"n": p.n, **p.problem.facts}
         if p.weights is not None and p.weight_kind == "sampling":

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from calibcli.core.errors import UsageError
 from calibcli.core.options import (
     Accuracy,
     Alpha,
@@ -15,16 +16,77 @@ from calibcli.core.options import (
     Limit,
     Positive,
     Power,
+    Range,
     Rows,
     Seed,
     argument,
     check_options,
+    convert,
     option,
 )
 
 LIMIT = "METRIC=NUMBER"
 MAX = "Largest value allowed of a metric (calib list metrics). Repeatable."
 MIN = "Smallest value allowed of a metric (calib list metrics). Repeatable."
+ACCEPT = "Also judge the promise of this threshold (calib threshold --save) on the rows."
+Risk = Annotated[float, Range(1e-6, 1, open_high=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What a threshold promises of other rows; one of the first three."""
+
+    max_risk: Risk | None = option(None, "Largest share of the accepted rows that may be wrong, such as 0.05.")
+    min_precision: str | None = option(
+        None,
+        "Of two classes: accept by P(NAME); smallest share of the accepted rows that must be NAME.",
+        metavar="NAME=SHARE",
+    )
+    max_fpr: Risk | None = option(
+        None, "Of two classes: accept by P(event); largest share of the other class that may be accepted."
+    )
+    alpha: Alpha = option(0.05, "Probability that the threshold breaks the promise.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        given = [name for name in ("max_risk", "min_precision", "max_fpr") if getattr(self, name) is not None]
+        if len(given) != 1:
+            problem = " and ".join(f"--{name.replace('_', '-')}" for name in given) or "no promise"
+            raise UsageError(f"{problem}: a threshold keeps one promise", "write --max-risk 0.05")
+        self.limit  # noqa: B018 (refused here if it is no number)
+
+    @property
+    def of(self) -> Literal["risk", "precision", "fpr"]:
+        """What is bounded."""
+        return "risk" if self.max_risk is not None else "precision" if self.min_precision is not None else "fpr"
+
+    @property
+    def name(self) -> str:
+        """The class that `min_precision` names; else ""."""
+        return (self.min_precision or "").rpartition("=")[0].strip()
+
+    @property
+    def limit(self) -> float:
+        """The number that is promised."""
+        if self.min_precision is None:
+            return float(self.max_risk or self.max_fpr or 0)
+        if not self.name:
+            raise UsageError(
+                f"--min-precision {self.min_precision} is not NAME=SHARE", "write --min-precision spam=0.95"
+            )
+        limit: float = convert(self.min_precision.rpartition("=")[2].strip(), Risk, f"--min-precision {self.name}=")
+        return limit
+
+    @property
+    def risk(self) -> float:
+        """The largest share of errors: of a precision 1 minus it."""
+        return round(1 - self.limit, 12) if self.of == "precision" else self.limit
+
+    @property
+    def rule(self) -> str:
+        """The promise as a text."""
+        sign = ">=" if self.of == "precision" else "<="
+        return f"{self.of}{' of ' * bool(self.name)}{self.name} {sign} {self.limit:.12g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +125,7 @@ class Request:
     fitted_on: str | None = option(
         None, "Scores that the calibrator was fitted on; they must not share rows with the input.", metavar="FILE"
     )
+    threshold: str | None = option(None, ACCEPT, metavar="FILE")
     keep_rows: bool = option(False, "Keep per-row values in the JSON, for use as a baseline (at most 1,000,000 rows).")
     seed: Seed | None = option(None, "Random seed.")
     reading: Mapping[str, Any] = field(default_factory=dict)

@@ -103,6 +103,47 @@ def init(result: Result) -> str:
     return sentences(text if kept or not rules else f"{text}, and has rules at today's bounds: {', '.join(rules)}")
 
 
+# `calib threshold`: from which score on to act, on how many rows, and what is promised of them.
+
+PROMISES = {
+    "risk": "at most {} of them wrong",
+    "precision": "at least {} of them {}",
+    "fpr": "at most {} of the rows that are not {} are accepted",
+}
+
+
+@sentence
+def threshold(result: Result) -> str:
+    decision = result.facts.get("decision")
+    if not isinstance(decision, dict) or decision.get("of") not in PROMISES:
+        return ""
+    every = [[e for e in result.estimates if e.name == name] for name in ("threshold", "accepted", decision["of"])]
+    found = [one for one in zip(*every, strict=False) if one[0].value is not None]
+    score = f"P({decision['name']})" if decision.get("name") else "confidence"
+    promise = PROMISES[decision["of"]].format(number_format.percent(decision.get("limit")), decision.get("name"))
+    sure = f"with {number_format.percent(1 - decision.get('alpha', 0.05))} confidence"
+    none = [e for e in every[0] if e.value is None]
+    if not found:
+        text = (
+            f"No threshold: no {score} from which on {promise.replace('of them', 'of the accepted rows are')}, {sure}"
+        )
+        return sentences(text, upper(none[0].reason.removeprefix("no threshold: ")) if none else "")
+    taus = [number_format.exact(tau.value or 0) for tau, *_ in found]
+    if not decision.get("by"):
+        _, share, seen = found[0]
+        seen_text = f"{100 * (seen.value or 0):.1f} % seen"
+        return sentences(f"Accept at {score} >= {taus[0]}: {_share(share)}; {promise} ({seen_text}), {sure}")
+    parts = [f"{tau} in {share.scope} ({_share(share)})" for tau, (_, share, _) in zip(taus, found, strict=True)]
+    accept = f"Accept at {score} >= {listed(parts)}; {promise} in each of them, {sure} in all together"
+    return sentences(accept, (none and f"Accept nothing in {listed(e.scope for e in none)}") or "")
+
+
+def _share(e: Estimate) -> str:
+    """Format a share of the rows as `87.4 % of rows [85.2, 89.4]`."""
+    interval = "" if e.low is None or e.high is None else f" [{100 * e.low:.1f}, {100 * e.high:.1f}]"
+    return f"{100 * (e.value or 0):.1f} % of rows{interval}"
+
+
 # `calib plan`: the rows that all gates together need, and the gate that needs most.
 
 

@@ -324,9 +324,9 @@ def nll_wrong(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.nll, ~sample.columns.correct, _cost_of_wrong, empty=NO_WRONG)
 
 
-def _confident(sample: Sample, tau: float) -> Mask:
-    """Return (N,) whether confidence >= tau, up to rounding: a probability of 0.99 counts after log and softmax."""
-    return np.asarray(sample.columns.confidence >= tau * (1 - sample.columns.precision))
+def _confident(sample: Sample, tau: float, of: Of) -> Mask:
+    """Return (N,) whether p >= tau, up to rounding: a probability of 0.99 counts after log and softmax."""
+    return np.asarray(sample.view(of).p >= tau * (1 - sample.columns.precision))
 
 
 def _share_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
@@ -334,37 +334,38 @@ def _share_condensed(placed: PlacedRows, options: Mapping[str, Any], value: floa
     tau = options["tau"]
     if abs(tau * CELLS - round(tau * CELLS)) < 1e-9:
         return 0.0
-    p = placed.sample.columns.confidence
+    p = placed.view.p
     cut = float(placed.view.shares[interval_of(p) == int(tau * CELLS)].sum())
     return min(cut, 1.0)
 
 
 @METRICS.add(values=UNIT, unit="probability", condensed=_share_condensed)
-def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
-    """|S99|, the share of rows with confidence >= tau (Mukhoti et al. 2020).
+def high_confidence_share(sample: Sample, *, tau: Share = 0.99, of: Of = "top") -> MeanOf:
+    """|S99|, the share of rows with confidence, or probability of the event, >= tau (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "high_confidence_share:tau=0.9")["high_confidence_share"].value, 4)
     0.9228
     """
-    return MeanOf(sample, _confident(sample, tau), share=True)
+    return MeanOf(sample, _confident(sample, tau, of), share=True)
 
 
 def _accuracy_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     cut = _share_condensed(placed, options, value)
-    beyond = float(placed.view.shares[placed.sample.columns.confidence >= options["tau"]].sum()) - cut
+    beyond = float(placed.view.shares[placed.view.p >= options["tau"]].sum()) - cut
     return min(2 * cut / beyond, 1.0) if beyond > 0 else float(cut > 0)
 
 
 @METRICS.add(values=UNIT, better="higher", unit="probability", condensed=_accuracy_condensed)
-def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
-    """Accuracy of the rows with confidence >= tau.
+def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99, of: Of = "top") -> MeanOf:
+    """Accuracy of the rows with confidence >= tau; with of=positive the share of events where P(event) >= tau.
 
     A share of those rows, from 0 to 1 (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "high_confidence_accuracy:tau=0.9")["high_confidence_accuracy"].value, 4)
     0.9478
     """
-    return MeanOf(sample, sample.columns.correct, _confident(sample, tau), share=True, empty="no row is that confident")
+    rows = _confident(sample, tau, of)
+    return MeanOf(sample, sample.view(of).hit, rows, share=True, empty="no row is that confident")
 
 
 def _z_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:

@@ -350,7 +350,7 @@ def _resolved(choice: Choice[MetricTraits], k: int) -> Choice[MetricTraits]:
         other = choice.traits.of_top or ("" if choice.traits.two_classes else choice.name)
         fix = f"use {other}" if other else "measure one class against the others: --multilabel"
         raise UsageError(f"{choice.spec} is for two classes, these are {k}", fix)
-    if view == ("positive" if k == 2 else "top"):
+    if view == ("positive" if k == 2 else "top") and choice.entry.options["of"].default == "auto":
         return Choice(choice.entry, {**choice.options, "of": "auto"})
     return choice
 

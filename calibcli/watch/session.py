@@ -675,7 +675,7 @@ class WatchSession:
     def _config(self, named: str, baseline: str) -> Config:
         """Return the rules of the options, or without any those of the state."""
         request = self.terms.rules
-        asked = bool(request.max or request.min or request.margin or request.config)
+        asked = bool(request.max or request.min or request.margin or request.config or request.threshold)
         beside = (baseline or request.baseline) if request.margin else None
         reading = dict(self.terms.reading)
         if self.state is not None and not asked and reading.get("by"):

@@ -1,0 +1,124 @@
+"""What a threshold decides about rows that it was not found on: kept in the facts of a result of `calib threshold`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.core.errors import InputError, UsageError, did_you_mean
+from calibcli.core.number_format import exact
+from calibcli.core.options import Alpha, Share
+from calibcli.core.result import Result
+from calibcli.core.statistics import DOUBLE
+from calibcli.core.validation import read
+from calibcli.gate.config import Condition, Gate
+from calibcli.gate.sources import BY_CLASS
+from calibcli.metrics.report import class_names
+from calibcli.scores.files.source import Source
+from calibcli.scores.likelihood import log_softmax
+from calibcli.scores.predictions import Predictions
+
+FACT = "decision"
+ACCURACY, SHARE = "high_confidence_accuracy", "high_confidence_share"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Which rows are accepted.
+
+    Attributes:
+        of: what is promised of accepted rows: a largest `risk`, a smallest `precision` or a largest `fpr`.
+        limit: that number.  alpha: chance that the promise is broken.
+        name: the class whose probability is compared with the threshold; "" for the confidence.
+        by: column whose values have thresholds of their own.
+        tau: the threshold by value of the column, under "" that of all rows; None accepts nothing.
+        share: by the same, the share of rows below which fewer are accepted than when it was found.
+        calibrator: digest of the file of the map that the scores were passed through, or "".
+        rows: digests of the files that it was found on.
+    """
+
+    of: str
+    limit: Share
+    alpha: Alpha
+    name: str = ""
+    by: str = ""
+    tau: Mapping[str, Share | None]
+    share: Mapping[str, Share] = field(default_factory=dict)
+    calibrator: str = ""
+    rows: Sequence[str] = ()
+
+    def accepts(self, rows: Predictions) -> npt.NDArray[np.bool_]:
+        """Return (N,) whether each row is accepted; one of a slice without a threshold is not.
+
+        Raises:
+            InputError: a class or column is missing.
+        """
+        names = class_names(rows)
+        if self.name and self.name not in names:
+            raise InputError(f"{rows.source} has no class '{self.name}'", did_you_mean(self.name, names))
+        if self.by and self.by not in (BY_CLASS, *rows.slices):
+            raise InputError(f"{rows.source} has no column '{self.by}', which thresholds depend on", "add it")
+        score, top = np.empty(rows.n), np.empty(rows.n, np.int64)
+        for start, block in rows.blocks():
+            p, part = np.exp(log_softmax(block)), slice(start, start + len(block))  # (rows, K)
+            top[part] = p.argmax(axis=1)
+            score[part] = p[:, 1] if rows.top_only else p[:, names.index(self.name)] if self.name else p.max(axis=1)
+        tau = {value: math.inf if tau is None else tau * (1 - DOUBLE) for value, tau in self.tau.items()}
+        if not self.by:
+            return score >= tau[""]
+        values = np.array(names)[top if rows.predicted is None else rows.predicted]
+        values = rows.slices[self.by] if self.by != BY_CLASS else values
+        return score >= np.array([tau.get(str(value), math.inf) for value in values.tolist()])
+
+    def refuse_own(self, files: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse to judge the threshold on the rows that it was found on.
+
+        Raises:
+            InputError: one of the files, each with its sha256, is among those.
+        """
+        if own := next((file["path"] for file in files if file.get("sha256") in self.rows), ""):
+            raise InputError(f"the threshold was found on {own}, whose rows vouch for it too well", "pass other rows")
+
+    def gates(self, others: Sequence[Gate]) -> list[Gate]:
+        """Return rules on other rows: the promise, on the accuracy of accepted rows, and one on their share.
+
+        A threshold of all rows is also the tau of the `others` on these metrics that have none, which go before.
+
+        Raises:
+            UsageError: no metric measures what is promised.
+        """
+        if self.of == "fpr":
+            fix = "find the threshold again on the new rows: calib threshold FILE --max-fpr LIMIT"
+            raise UsageError("a rate of false positives is no metric that a rule can be on", fix)
+        gates, accuracy = list[Gate](), self.limit if self.of == "precision" else round(1 - self.limit, 12)
+        for value, tau in self.tau.items():
+            if tau is None:
+                continue
+            options = f"tau={exact(tau)}" + ",of=positive" * bool(self.name)
+            by = str(Condition(self.by, "=", value)) if self.by else ""
+            for name, least in ((ACCURACY, accuracy), (SHARE, self.share.get(value, 0.0))):
+                own = [gate for gate in others if gate.metric == name and not self.by]
+                mine = [Gate(metric=name, min=least, by=by)] if least > 0 else []
+                gates += [dataclasses.replace(gate, metric=f"{name}:{options}") for gate in own or mine]
+        return [*(gate for gate in others if self.by or gate.metric not in (ACCURACY, SHARE)), *gates]
+
+
+def load(path: str | Path) -> tuple[Decision, dict[str, str]]:
+    """Read a threshold from a result of `calib threshold`; also return path and sha256 of the file.
+
+    Raises:
+        InputError: the file cannot be read, or holds none.
+    """
+    source, fix = Source(path), "pass a file of calib threshold --save"
+    result = Result.from_json(source.read(), str(path))
+    if result.command != "threshold":
+        raise InputError(f"{path} is a result of calib {result.command}, not a threshold", fix)
+    decision: Decision = read(result.facts.get(FACT), Decision, str(path), fix, FACT)
+    return decision, source.entry()
