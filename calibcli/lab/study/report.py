@@ -34,7 +34,10 @@ OUTCOMES: dict[claims.Word, Outcome] = {
     "undecided": "inconclusive",
     "not comparable": "not_run",
     "no verdict": "not_run",
+    "pass": "pass",
+    "fail": "fail",
 }
+CHECKED = ("pass", "fail")
 DIGITS, ROUGHLY = 4, 2
 """Digits of a number on a screen: seeds may agree to ten digits, other rows would not; where rows are not counted."""
 
@@ -145,7 +148,7 @@ def _facts(study: Study, save: Path, with_digests: int) -> dict[str, Any]:
 
 
 def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> ClaimVerdict:
-    if study.seeds < 2:
+    if study.seeds < 2 and not claim.entry.traits.exact:
         return ClaimVerdict("no verdict", why="one seed: a table, no verdict")
     asked = [arm.name for arm in study.asked(claim)]
     if any(name not in arms for name in asked):
@@ -176,7 +179,7 @@ def _debiased(name: str) -> str:
 
 
 def _slopes(study: Study, arms_by_network: figures.MeasuredArms) -> list[Table]:
-    """Tabulate what each cause does to x and y; a slope where it surely moves x."""
+    """Tabulate what each cause does to x and y; a slope where it surely moves both."""
     rows: list[list[Cell]] = []
     keys = ("metric", "against", "causes", "base")
     about = {str([claim.keys[key] for key in keys]): claim for claim in study.claims if "causes" in claim.keys}
@@ -185,7 +188,8 @@ def _slopes(study: Study, arms_by_network: figures.MeasuredArms) -> list[Table]:
             asked = {key: claim.keys[key] for key in keys}
             for cause, effect in _claimed(study, claim, arms).effects(**asked).items():
                 x, y = (SeedMean.of(one) for one in effect)
-                slope = f"{y.value / x.value:.2g}" if x.sure() else "does not surely move it"
+                still = " or ".join(name for name, one in (("x", x), ("y", y)) if not one.sure())
+                slope = f"does not surely move {still}" if still else f"{y.value / x.value:.2g}"
                 moves = [f"{one.value:+.2g} ± {one.half():.2g}" for one in (x, y)]
                 rows.append(
                     [
@@ -407,14 +411,17 @@ def _notes(study: Study, missing: dict[str, str], judged: Sequence[JudgedClaim],
     return notes
 
 
-def _headline(study: Study, judged: dict[str, ClaimVerdict]) -> str:
+def _headline(study: Study, verdicts: dict[str, ClaimVerdict]) -> str:
+    judged = {key: v for key, v in verdicts.items() if v.word not in CHECKED}
+    failed = listed(key for key, v in verdicts.items() if v.word == "fail")
     counts = {word: sum(v.word == word for v in judged.values()) for word in OUTCOMES}
     named = {word: listed(key for key, v in judged.items() if v.word == word) for word in OUTCOMES}
     parts = ", ".join(
         f"{n} {'hold' if word == 'holds' and n > 1 else word} ({named[word]})" for word, n in counts.items() if n
     )
     seeds = f"{study.seeds} seeds" if study.seeds > 1 else "one seed"
-    return f"{number_format.count_text(len(judged), 'claim')} at {seeds}: {parts or 'none'}."
+    told = f"{number_format.count_text(len(judged), 'claim')} at {seeds}: {parts or 'none'}."
+    return told + f" A check fails: {failed}." * bool(failed)
 
 
 GIVEN = ("seeds", "arch", *parsing.MACHINE)
