@@ -1,10 +1,11 @@
 """Simulated arms of several causes whose y follows a curve of ln x: the claim `one_curve`.
 
 Means and errors are those of the published results of `curvature-cause`, on digits and at the medium size: x is the
-trace and y the confidence gap. A seed moves x and y of an arm, and every row has an effect on each of them that all
-seeds share in part, and all arms by the correlation `rows`. Either 200 draws of 300 rows are judged, or the moments:
-the covariance of what the rows do, as it is. A step and a shift are in units of SE, the standard error of an arm's y
-with ten seeds on digits and four at the medium size; y ranges as the published arms do.
+trace and y the confidence gap. A seed moves x and y of an arm. Every row has an effect on both that all seeds share in
+part, and all arms by the correlation `rows` (.8, as on digits). Either 200 draws of 300 rows are judged, or the
+moments: the covariance of what the rows do, as it is. A step and a shift are in units of SE, the standard error of an
+arm's y beside the others, without what the rows do to all of them, with as many seeds as were published (ten, or four);
+y ranges as the published arms do.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ CAUSES = {
     "weight": ("trace 0.002", "trace 0.005"),
 }
 SEEDS = (3, 4, 5, 10)
+FULL = {"digits": 10, "medium": 4}
 ROWS = 300
 MARGIN = 0.2
 OWN = 1.0  # what a row does to one seed alone, beside what it does to all of them
@@ -74,7 +76,7 @@ class Curved(NamedTuple):
         holds, turned: whether the claim is false where it holds, and where it is reversed.
         rows: correlation of what a row does to two arms.  link: of what seeds and rows do to x and y.
         cause: correlation of what a seed does to the arms of a cause.  moments: judged from moments, not from draws.
-        noise: factor on what seeds and rows do.
+        noise: factor on what seeds and rows do.  line: the claim is `alike`, one straight line.
     """
 
     of: str
@@ -84,14 +86,24 @@ class Curved(NamedTuple):
     share: float = 0.0
     holds: bool = False
     turned: bool = True
-    rows: float = 0.5
+    rows: float = 0.8
     link: float = 0.0
     cause: float = 0.0
     moments: bool = False
     noise: float = 1.0
+    line: bool = False
 
     def judge(self, x: list[MeasuredArm], y: list[MeasuredArm]) -> ClaimVerdict:
-        return claims.one_curve(x, y, layout(self.of, self.arms).causes, f"{100 * MARGIN:g}%")
+        causes = layout(self.of, self.arms).causes
+        if self.line:  # the base is the first arm of each
+            levels = {cause: [0, *arms] for cause, arms in causes.items()}
+            return claims.alike(
+                {
+                    cause: tuple(claims.contrast([side[i] for i in arms], 0) for side in (x, y))
+                    for cause, arms in levels.items()
+                }
+            )
+        return claims.one_curve(x, y, causes, f"{100 * MARGIN:g}%")
 
 
 class Layout(NamedTuple):
@@ -103,10 +115,10 @@ class Layout(NamedTuple):
     spreads: np.ndarray
     causes: dict[str, list[int]]
 
-    @property
-    def se(self) -> float:
-        """The median standard error of an arm's y with the published number of seeds."""
-        return float(np.median(np.hypot(self.spreads[:, 0, 1] / 10**0.5, self.spreads[:, 1, 1])))
+    def se(self, of: Curved) -> float:
+        """The median standard error of an arm's y beside the others."""
+        seeds, rows = self.spreads[:, :, 1].T
+        return float(np.median(np.hypot(seeds / FULL[of.of] ** 0.5, rows * (1 - of.rows) ** 0.5)))
 
 
 @functools.cache
@@ -137,13 +149,13 @@ def means(of: Curved) -> tuple[np.ndarray, np.ndarray]:
     arms = layout(of.of, of.arms)
     if of.truth is None:
         return arms.x, arms.y
-    y = of.truth(arms.x, arms.t, arms.se)
-    if np.ptp(y) > 2.5 * arms.se:  # all but steps, and what is flat
+    y = of.truth(arms.x, arms.t, arms.se(of))
+    if np.ptp(y) > 2.5 * arms.se(of):  # all but steps, and what is flat
         y = y * (np.ptp(arms.y) / np.ptp(y))
     cause, by = of.shift
     if cause:
         marked = np.isin(np.arange(len(y)), arms.causes[cause])
-        alone = y + by * arms.se * marked
+        alone = y + by * arms.se(of) * marked
         for _ in range(100 * bool(of.share)):  # the offset is a share of a range that the shifted arms are in
             alone = y + of.share * np.ptp(alone) * marked
         y = alone
@@ -154,7 +166,7 @@ def follows(of: Curved) -> float:
     """By how many SE of an arm the best polynomial of the highest degree misses the truth at most."""
     arms, (_, y) = layout(of.of, of.arms), means(of)
     degree = min(claims.MOST_CURVED, (of.arms - 1) // 2 - 1)
-    return float(np.abs(np.polynomial.Chebyshev.fit(arms.t, y, degree)(arms.t) - y).max() / arms.se)
+    return float(np.abs(np.polynomial.Chebyshev.fit(arms.t, y, degree)(arms.t) - y).max() / arms.se(of))
 
 
 def measured(of: Curved, seeds: int, n: int, rng: np.random.Generator, run: int) -> tuple[list[MeasuredArm], ...]:
@@ -221,13 +233,15 @@ POWER: dict[str, Curved] = {}
 for _of in PUBLISHED:
     for _name, _truth in {**SMOOTH, **STEPS}.items():
         FAMILIES[f"{_of}: {_name}"] = Curved(_of, _truth)
+    for _name, _truth in {**SMOOTH, "step of 1 SE": step(1)}.items():
         FAMILIES[f"{_of}: {_name}, 9 arms"] = Curved(_of, _truth, 9)
-    for _name, _truth in {"c/x": inverse, "saturating": saturating, "step of 1 SE": step(1)}.items():
-        FAMILIES[f"{_of}: {_name}, 10 arms"] = Curved(_of, _truth, 10)
-        FAMILIES[f"{_of}: {_name}, 20 arms"] = Curved(_of, _truth, 20)
-        FAMILIES[f"{_of}: {_name}, rows 0"] = Curved(_of, _truth, rows=0.0)
-        FAMILIES[f"{_of}: {_name}, rows .9"] = Curved(_of, _truth, rows=0.9)
-        FAMILIES[f"{_of}: {_name}, moments"] = Curved(_of, _truth, moments=True)
+    FAMILIES[f"{_of}: c/x, 10 arms"] = Curved(_of, inverse, 10)
+    FAMILIES[f"{_of}: saturating, 20 arms"] = Curved(_of, saturating, 20)
+    FAMILIES[f"{_of}: saturating, rows 0"] = Curved(_of, saturating, rows=0.0)
+    FAMILIES[f"{_of}: saturating, rows .5"] = Curved(_of, saturating, rows=0.5)
+    FAMILIES[f"{_of}: saturating, rows .9"] = Curved(_of, saturating, rows=0.9)
+    FAMILIES[f"{_of}: c/x, moments"] = Curved(_of, inverse, moments=True)
+    FAMILIES[f"{_of}: flat, moments"] = Curved(_of, flat, moments=True)
     FAMILIES[f"{_of}: saturating, x and y linked +.9"] = Curved(_of, saturating, link=0.9)
     FAMILIES[f"{_of}: saturating, x and y linked -.9"] = Curved(_of, saturating, link=-0.9)
     FAMILIES[f"{_of}: saturating, seeds of a cause .5"] = Curved(_of, saturating, cause=0.5)
@@ -235,8 +249,9 @@ for _of in PUBLISHED:
         FAMILIES[f"{_of}: {_cause} off by the margin, noise x {_noise:g}"] = Curved(
             _of, saturating, shift=(_cause, 0.0), share=MARGIN, holds=True, turned=False, noise=_noise
         )
-    for _cause, _by in itertools.product(("gamma", "lr"), (1.0, 2.0, 4.0)):
+    for _cause, _by in itertools.product(("gamma", "lr"), (2.0, 4.0, 8.0)):
         POWER[f"{_of}: {_cause} off by {_by:g} SE"] = Curved(_of, inverse, shift=(_cause, _by))
     POWER[f"{_of}: as published"] = Curved(_of, None)
+    POWER[f"{_of}: c/x, a straight line"] = Curved(_of, inverse, line=True)
     POWER[f"{_of}: c/x, nothing off"] = Curved(_of, inverse)
     POWER[f"{_of}: c/x, nothing off, noise x 0.3"] = Curved(_of, inverse, noise=0.3)

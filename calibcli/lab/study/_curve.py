@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.polynomial import chebyshev
 
+from calibcli.core.statistics import beta_tails
 from calibcli.scores.predictions import Floats
 
 STARTS = 5  # of a fit: the arms themselves, and four draws of their errors
@@ -56,12 +57,18 @@ class Points:
 
     @property
     def errors(self) -> Floats:
-        """Variances of u and of y and their covariance, (3, A); the part of the seeds is pooled over arms."""
-        (arms, count), rows = self.y.shape, np.arange(len(self.y))
+        """Variances of u and of y and their covariance, (3, A), as far as arms differ in them.
+
+        The part of the seeds is pooled over arms. What the rows do to all arms alike moves the whole curve, and is left
+        out.
+        """
+        arms, count = self.y.shape
         off = np.stack([self.x, self.y - self.y.mean(axis=1, keepdims=True)])  # (2, A, S)
         seeds = np.einsum("pas,qas->pq", off, off) / (arms * (count - 1) * count)
-        pairs = ((0, 0), (1, 1), (0, 1))
-        return np.stack([self.rows[p * arms + rows, q * arms + rows] + seeds[p, q] for p, q in pairs])
+        rows = self.rows.reshape(2, arms, 2, arms)
+        rows = rows - rows.mean(axis=1, keepdims=True)
+        rows = np.einsum("paqa->pqa", rows - rows.mean(axis=3, keepdims=True))  # (2, 2, A)
+        return np.stack([rows[p, q] + seeds[p, q] for p, q in ((0, 0), (1, 1), (0, 1))])
 
     def combined(self, of_u: Floats, of_y: Floats) -> tuple[float, float, float, float]:
         """Return Σ of_y y, and what seeds and rows add to the variance of Σ of_u u + of_y y.
@@ -69,11 +76,33 @@ class Points:
         The seeds of an arm count as independent of those of the others. The last number is one more than the degrees of
         freedom of their variance (Satterthwaite 1946).
         """
-        count, weights = self.y.shape[1], np.concatenate([of_u, of_y])
-        own = (of_u[:, None] * self.x + of_y[:, None] * self.y).var(axis=1, ddof=1) / count  # (A,)
-        degrees = float(own.sum() ** 2 / max((own**2).sum(), 1e-300)) * (count - 1)
+        own, weights = self._own(of_u, of_y), np.concatenate([of_u, of_y])
         rows = max(0.0, float(weights @ self.rows @ weights))
-        return float(of_y @ self.y.mean(axis=1)), float(own.sum()), rows, 1 + degrees
+        return float(of_y @ self.y.mean(axis=1)), float(own.sum()), rows, 1 + self._degrees(own)
+
+    def together(self, slope: Floats, weights: Floats) -> float:
+        """Compute p of the hypothesis that all K sums of residuals with these weights (K, A) are 0 in truth.
+
+        T = e'C⁻¹e of the sums e and their covariance C is scaled as Hotelling's (1931), with the degrees of freedom
+        that the seeds have in the mean of T (Satterthwaite 1946). p is 1 where the seeds are too few to tell.
+        """
+        both = np.hstack([-weights * slope, weights])  # (K, 2A)
+        each = self._own(-slope, np.ones_like(slope))
+        inverse = np.linalg.pinv(weights * each @ weights.T + both @ self.rows @ both.T, rcond=SINGULAR, hermitian=True)
+        sums, count = weights @ self.y.mean(axis=1), len(weights)
+        degrees = self._degrees(each * np.einsum("ka,kl,la->a", weights, inverse, weights))
+        left = degrees - count + 1
+        if not left > 0:
+            return 1.0
+        f = max(0.0, float(sums @ inverse @ sums)) / degrees  # over which T is count / left times F(count, left)
+        return beta_tails(1 / (1 + f), f / (1 + f), left / 2, count / 2)[0]
+
+    def _own(self, of_u: Floats, of_y: Floats) -> Floats:
+        """Compute what the seeds of each arm add to the variance of a sum, (A,)."""
+        return np.asarray((of_u[:, None] * self.x + of_y[:, None] * self.y).var(axis=1, ddof=1) / self.y.shape[1])
+
+    def _degrees(self, own: Floats) -> float:
+        return float(own.sum() ** 2 / max((own**2).sum(), 1e-300)) * (self.y.shape[1] - 1)
 
     def curve(self, degree: int) -> Curve:
         """Fit a polynomial y = g(u).

@@ -389,9 +389,9 @@ def one_curve(
 
     It may have any degree up to `MOST_CURVED`, or fewer where arms are few. The offset of a cause is by how much its
     arms, marked by d, lie off a curve of that degree that has the same shape for all: d'My / d'Md, see `_curve.Curve`.
-    It is reversed where at every degree some cause is surely off (Bonferroni over causes); its p is the largest of
-    all degrees. It holds where at the first degree at which none surely is, all offsets are surely within the margin, a
-    number or a share of the range of y ("20%").
+    It is reversed where at every degree the offsets are surely not all 0; its p is the largest of all degrees, and the
+    cause that is named has there the largest offset for its error. It holds where at the first degree that is not
+    refuted all offsets are surely within the margin, a number or a share of the range of y ("20%").
 
     Args:
         causes: indices of the arms of each cause; the base arm has none.
@@ -415,11 +415,12 @@ def one_curve(
             if marked[[*arms]].sum() > UNTESTED * (1 / curve.v[[*arms]]).sum():
                 weights[cause] = marked / marked[[*arms]].sum()
         offsets = {cause: SeedMean(*points.combined(-curve.slope * c, c)) for cause, c in weights.items()}
-        p, off = min(((len(offsets) * one.p(), cause) for cause, one in offsets.items()), default=(1.0, ""))
-        if p >= worst.p and off:
+        p = points.together(curve.slope, np.stack([*weights.values()])) if weights else 1.0
+        if p >= worst.p and weights:
+            off = max(offsets, key=lambda cause: abs(offsets[cause].value) / offsets[cause].error)
             by = f"{offsets[off].value:+.2g} ± {offsets[off].half():.2g}"
             why = f"{off} is off by {by}, also from the nearest curve, of degree {degree}"
-            worst = ClaimVerdict("reversed", min(1.0, p), offsets[off], why=why)
+            worst = ClaimVerdict("reversed", p, offsets[off], why=why)
         if p >= 1 - LEVEL:
             break
     else:
