@@ -38,7 +38,7 @@ SEEDS = (3, 4, 5, 10)
 FULL = {"digits": 10, "medium": 4}
 ROWS = 300
 MARGIN = 0.2
-OWN = 1.0  # what a row does to one seed alone, beside what it does to all of them
+OWN = 0.7  # what a row does to one seed alone, beside what it does to all: a part of what is published of seeds
 
 
 Truth = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
@@ -182,7 +182,10 @@ def measured(of: Curved, seeds: int, n: int, rng: np.random.Generator, run: int)
     own, shared = linked(count, seeds), linked(len(arms.causes), seeds)
     for k, members in enumerate(arms.causes.values()):
         own[:, members] = of.cause**0.5 * shared[:, [k]] + (1 - of.cause) ** 0.5 * own[:, members]
-    values = np.stack([x, y])[..., None] + spreads[0][..., None] * own  # (2, A, S)
+    alone = 0.0 if of.moments else OWN * spreads[1]
+    values = (
+        np.stack([x, y])[..., None] + np.sqrt(np.maximum(0, spreads[0] ** 2 - alone**2))[..., None] * own
+    )  # (2, A, S)
     if of.moments:
         among = of.rows + (1 - of.rows) * np.eye(count)
         covariance = np.kron(np.array([[1, of.link], [of.link, 1]]), among)  # (2A, 2A)
