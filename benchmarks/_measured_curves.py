@@ -209,6 +209,22 @@ def measured(of: Curved, seeds: int, n: int, rng: np.random.Generator, run: int)
     return tuple([MeasuredArm(v, d) for v, d in zip(side, drawn_, strict=True)] for side, drawn_ in zip(values, draws))
 
 
+def printed(of: str, rows: float, count: int) -> tuple[list[MeasuredArm], ...]:
+    """The arms of a page from its means and errors: seeds in which x and y are unrelated, and the moments of rows."""
+    arms = layout(of, 15)
+    seeds = np.linalg.qr(np.c_[np.ones(count), np.eye(count)[:, :2]])[0][:, 1:].T * (count - 1) ** 0.5  # (2, S)
+    shape = np.random.default_rng(0).standard_normal((30, 120))
+    shape -= shape.mean(axis=1, keepdims=True)
+    shape = np.linalg.solve(np.linalg.cholesky(shape @ shape.T / 120), shape)
+    root = np.linalg.cholesky(np.kron(np.eye(2), rows + (1 - rows) * np.eye(15)))
+    drawn = arms.spreads[:, 1].T.reshape(-1, 1) * (root @ shape)  # (2A, B)
+    values = np.concatenate([arms.x, arms.y])[:, None] + np.concatenate(
+        [np.outer(arms.spreads[:, 0, side], seeds[side]) for side in (0, 1)]
+    )
+    made = [MeasuredArm(v, np.tile(d, (count, 1)) + v[:, None]) for v, d in zip(values, drawn, strict=True)]
+    return made[:15], made[15:]
+
+
 def inverse(x: np.ndarray, t: np.ndarray, se: float) -> np.ndarray:
     return 1 / x
 

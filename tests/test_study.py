@@ -732,8 +732,10 @@ def test_braces_stand_for_values_in_every_text_of_an_arm() -> None:
 
 def test_the_causes_of_curvature_have_two_doses_each_beside_one_base() -> None:
     study = parsing.parse(*experiment.text_of("curvature-cause"), size="small")
-    [alike, *_] = (claim for claim in study.claims if claim.kind == "alike")
-    doses = {cause: [arm.name for arm in study.ordered(cause)] for cause in alike.keys["causes"]}
+    asked = [claim for claim in study.claims if "causes" in claim.keys]
+    assert asked[0].kind == "one_curve"
+    assert all(claim.keys["causes"] == asked[0].keys["causes"] for claim in asked)
+    doses = {cause: [arm.name for arm in study.ordered(cause)] for cause in asked[0].keys["causes"]}
     assert len(doses) == 7
     assert all(len(names) == 3 and "CE" in names for names in doses.values())
     assert {name for names in doses.values() for name in names} == {arm.name for arm in study.arms if not arm.source}
