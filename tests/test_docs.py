@@ -177,7 +177,7 @@ def test_the_table_of_studies_counts_their_verdicts() -> None:
     assert len(said) >= 14
     for words, name in said:
         result = Result.from_json((ROOT / "docs" / "studies" / f"{name}.json").read_bytes())
-        verdicts = [word for check in result.checks if (word := check.message.partition(":")[0]) not in ("pass", "fail")]
+        verdicts = [check.message.partition(":")[0] for check in result.checks]
         for count, of, word in re.findall(r"(\d+)(?: of (\d+))?(?: claims)? ?(holds?|reversed|undecided)?", words):
             word = "holds" if word in ("hold", "") else word
             assert verdicts.count(word) == int(count), (name, words)

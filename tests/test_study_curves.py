@@ -210,11 +210,10 @@ def test_a_check_passes_or_fails_outside_the_headline_and_the_correction() -> No
     assert (kept["same"].word, broken["same"].word) == ("pass", "fail")
     assert broken["same"].why.startswith("2 of 3 seeds; furthest apart by 0.1")
     assert claims.count(kept) == 2
-    assert judgement._headline(study, kept).startswith("2 claims at 3 seeds: ")
-    assert "same" not in judgement._headline(study, kept)
-    assert judgement._headline(study, broken).endswith(" A check fails: same.")
-    one = judgement.JudgedClaim("same", by_id["same"], broken["same"], False)
-    check = judgement._check(one, True, 2)
+    passed, failed = (judgement.JudgedClaim("same", by_id["same"], of["same"], False) for of in (kept, broken))
+    (table,) = judgement._exact([passed, failed])
+    assert (table.title, [row[2] for row in table.rows]) == ("Checks: 1 of 2 pass", ["pass", "fail"])
+    check = judgement._check(failed, True, 2)
     assert (check.outcome, check.fatal, check.message.partition(":")[0]) == ("fail", True, "fail")
     single = dataclasses.replace(study, seeds=1)
     assert judgement._judged(single, by_id["same"], measured).word == "fail"  # which needs no error

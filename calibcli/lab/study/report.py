@@ -37,7 +37,6 @@ OUTCOMES: dict[claims.Word, Outcome] = {
     "pass": "pass",
     "fail": "fail",
 }
-CHECKED = ("pass", "fail")
 DIGITS, ROUGHLY = 4, 2
 """Digits of a number on a screen: seeds may agree to ten digits, other rows would not; where rows are not counted."""
 
@@ -88,7 +87,9 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         for arch, arms in arms_by_network.items()
     ]
     verdicts = claims.holm({name: _judged(study, claim, arms) for name, claim, arms, _ in scoped})
-    judged = [JudgedClaim(name, claim, verdicts[name], _counted(study, claim, arms)) for name, claim, arms, _ in scoped]
+    every = [JudgedClaim(name, claim, verdicts[name], _counted(study, claim, arms)) for name, claim, arms, _ in scoped]
+    judged = [one for one in every if not one.claim.entry.traits.exact]
+    exact = [one for one in every if one.claim.entry.traits.exact]
     estimates = [
         _estimate(name, study, arm, arch, one)
         for arch, arms in arms_by_network.items()
@@ -100,6 +101,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         estimates=estimates,
         tables=[
             _verdicts(study, judged),
+            *_exact(exact),
             *_slopes(study, arms_by_network),
             *(_table(study, arch, arms, theirs[arch]) for arch, arms in arms_by_network.items()),
             *as_printed(study, arms_by_network, theirs),
@@ -120,9 +122,16 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
                 ),
             )
         ],
-        checks=[_check(one, expect, claims.count(verdicts)) for one in judged],
+        checks=[
+            _check(one, expect, claims.count(verdicts))
+            for one in (*judged, *(one for one in exact if one.verdict.word != "pass"))
+        ],
         notes=_notes(study, missing, judged, without),
-        facts={"headline": _headline(study, verdicts), **_facts(study, save, with_digests)},
+        facts={
+            "headline": _headline(study, {one.name: one.verdict for one in judged}),
+            **({"checks": _passed(exact)} if exact else {}),
+            **_facts(study, save, with_digests),
+        },
         screen=SCREEN,
     )
 
@@ -411,17 +420,25 @@ def _notes(study: Study, missing: dict[str, str], judged: Sequence[JudgedClaim],
     return notes
 
 
-def _headline(study: Study, verdicts: dict[str, ClaimVerdict]) -> str:
-    judged = {key: v for key, v in verdicts.items() if v.word not in CHECKED}
-    failed = listed(key for key, v in verdicts.items() if v.word == "fail")
+def _headline(study: Study, judged: dict[str, ClaimVerdict]) -> str:
     counts = {word: sum(v.word == word for v in judged.values()) for word in OUTCOMES}
     named = {word: listed(key for key, v in judged.items() if v.word == word) for word in OUTCOMES}
     parts = ", ".join(
         f"{n} {'hold' if word == 'holds' and n > 1 else word} ({named[word]})" for word, n in counts.items() if n
     )
     seeds = f"{study.seeds} seeds" if study.seeds > 1 else "one seed"
-    told = f"{number_format.count_text(len(judged), 'claim')} at {seeds}: {parts or 'none'}."
-    return told + f" A check fails: {failed}." * bool(failed)
+    return f"{number_format.count_text(len(judged), 'claim')} at {seeds}: {parts or 'none'}."
+
+
+def _exact(exact: Sequence[JudgedClaim]) -> list[Table]:
+    """Tabulate the checks, which are no claims: those that pass are in no count."""
+    rows: list[list[Cell]] = [[one.name, one.claim.text, one.verdict.word, one.verdict.why] for one in exact]
+    title = f"Checks: {_passed(exact)}"
+    return [Table(name="checks", columns=["check", "text", "verdict", "seeds"], rows=rows, title=title)] * bool(rows)
+
+
+def _passed(exact: Sequence[JudgedClaim]) -> str:
+    return f"{sum(one.verdict.word == 'pass' for one in exact)} of {len(exact)} pass"
 
 
 GIVEN = ("seeds", "arch", *parsing.MACHINE)
