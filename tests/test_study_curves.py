@@ -168,7 +168,7 @@ def test_curves_are_rarely_refuted_and_causes_are_found(bench: ModuleType, famil
     curved, rng = {**bench.FAMILIES, **bench.POWER}[family], np.random.default_rng(5)
     words = [curved.judge(*bench.measured(curved, 4, 200, rng, run)).word for run in range(12)]
     assert least <= words.count("reversed") <= most
-    assert bench.follows(curved) <= 1 or least
+    assert bench.follows(curved, 4) <= 1 or least
 
 
 def test_a_margin_may_be_a_share_of_the_base() -> None:
