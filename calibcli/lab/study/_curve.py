@@ -17,7 +17,7 @@ SETTLED, SINGULAR = 1e-9, 1e-12
 
 
 @dataclass(frozen=True)
-class Curve:
+class FittedCurve:
     """A curve, with what a test of it needs.
 
     Attributes:
@@ -102,9 +102,9 @@ class Points:
         return np.asarray((of_u[:, None] * self.x + of_y[:, None] * self.y).var(axis=1, ddof=1) / self.y.shape[1])
 
     def _degrees(self, own: Floats) -> float:
-        return float(own.sum() ** 2 / max((own**2).sum(), 1e-300)) * (self.y.shape[1] - 1)
+        return float(own.sum() ** 2 / max((own**2).sum(), 1e-300) * (self.y.shape[1] - 1))
 
-    def curve(self, degree: int) -> Curve:
+    def curve(self, degree: int) -> FittedCurve:
         """Fit a polynomial y = g(u).
 
         It minimizes Σ r²/v with the effective variance v = σ_y² - 2 g' σ_uy + g'² σ_u² (York 1966; Orear 1982). Each u
@@ -139,7 +139,7 @@ class Points:
         assert best is not None
         found, v, basis = best
         weighted = basis / v[:, None]
-        return Curve(found, v, np.diag(1 / v) - weighted @ _inverse(weighted, basis) @ weighted.T)
+        return FittedCurve(found, v, np.diag(1 / v) - weighted @ _inverse(weighted, basis) @ weighted.T)
 
 
 def _inverse(weighted: Floats, basis: Floats) -> Floats:

@@ -388,9 +388,9 @@ def one_curve(
     """Judge the claim that a polynomial of ln x passes through all arms, whatever caused their x. Ours.
 
     It may have any degree up to `MOST_CURVED`, or fewer where arms are few. The offset of a cause is by how much its
-    arms, marked by d, lie off a curve of that degree that has the same shape for all: d'My / d'Md, see `_curve.Curve`.
-    It is reversed where at every degree the offsets are surely not all 0; its p is the largest of all degrees, and the
-    cause that is named has there the largest offset for its error. It holds where at the first degree that is not
+    arms, marked by d, lie off a curve of that degree that has the same shape for all: d'My / d'Md, see `_curve`. It is
+    reversed where at every degree the offsets are surely not all 0; its p is the largest of all degrees, and the cause
+    that is named has there the largest offset for its error. It holds where at the first degree that is not
     refuted all offsets are surely within the margin, a number or a share of the range of y ("20%").
 
     Args:
