@@ -212,7 +212,7 @@ def test_a_check_passes_or_fails_outside_the_headline_and_the_correction() -> No
     assert claims.count(kept) == 2
     passed, failed = (judgement.JudgedClaim("same", by_id["same"], of["same"], False) for of in (kept, broken))
     (table,) = judgement._exact([passed, failed])
-    assert (table.title, [row[2] for row in table.rows]) == ("Checks: 1 of 2 pass", ["pass", "fail"])
+    assert (table.title, [row[2] for row in table.rows]) == ("Checks: 1 of 2 pass, not same", ["pass", "fail"])
     check = judgement._check(failed, True, 2)
     assert (check.outcome, check.fatal, check.message.partition(":")[0]) == ("fail", True, "fail")
     single = dataclasses.replace(study, seeds=1)

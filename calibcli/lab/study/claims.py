@@ -195,7 +195,8 @@ def preserved(a: MeasuredArm, b: MeasuredArm, margin: float | str) -> ClaimVerdi
     verdict = _within(a - b, margin, b)
     mean, base = SeedMean.of(a - b), SeedMean.of(b)
     if verdict.word == "holds" and mean.sure():
-        by = f"{abs(mean.value / base.value):.0%}" if base.sure() else f"{abs(mean.value):.2g}"
+        share = abs(mean.value / base.value) if base.sure() else 0.0  # of what may be 0 a share says nothing
+        by = f"{share:.0%}" if share >= 0.01 else f"{abs(mean.value):.2g}"
         return replace(verdict, why=f"{'larger' if mean.value > 0 else 'smaller'}, by {by}")
     return verdict
 

@@ -438,7 +438,8 @@ def _exact(exact: Sequence[JudgedClaim]) -> list[Table]:
 
 
 def _passed(exact: Sequence[JudgedClaim]) -> str:
-    return f"{sum(one.verdict.word == 'pass' for one in exact)} of {len(exact)} pass"
+    failed = [one.name for one in exact if one.verdict.word != "pass"]
+    return f"{len(exact) - len(failed)} of {len(exact)} pass" + f", not {listed(failed)}" * bool(failed)
 
 
 GIVEN = ("seeds", "arch", *parsing.MACHINE)
