@@ -8,8 +8,9 @@ row by row. The truth is an integral for `error` and `nll`, else the mean over t
 this n for `ece`, whose bias the arms may not share, and of 20,000 rows for the debiased one. Verdicts are counted where
 they are false: of arms that are alike, or at the very border of what the claim says, where a false one is likeliest
 (`close_to` on runs of its own, at both `borders`). Claims about arms whose x is measured too (along it, of drawn arms,
-about causes) are judged on those of `_measured_arms`: `measured` counts false verdicts, `power` true ones. What is done
-is in FILE, and is not done again. --short takes seconds: 500 rows, 20 runs, two families.
+about causes) are judged on those of `_measured_arms`: `measured` counts false verdicts, `power` true ones. `one_curve`
+is judged on the arms of `_measured_curves` (`curves`, `curves-power`; of --rows 300 they have the errors of published
+studies). What is done is in FILE, and is not done again. --short takes seconds: 500 rows, 20 runs, two families.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 
 import _harness  # before NumPy, which it holds to one thread
 import _measured_arms
+import _measured_curves
 import numpy as np
 from _harness import append, head, lines, row
 
@@ -192,17 +194,17 @@ def borders(family: str, n: int, number: int) -> Counter[str]:
     return counts
 
 
-def on_measured(families: dict[str, _measured_arms.Simulated]) -> Callable[[str, int, int], Counter[str]]:
-    """A function that counts the verdicts of `PART` runs of one of these families."""
+def on_measured(families: dict[str, Any], measure: Any, few: Sequence[int]) -> Callable[..., Counter[str]]:
+    """A function that counts the verdicts of `PART` runs of one of these families, at so few seeds."""
 
     def counted(family: str, n: int, number: int) -> Counter[str]:
         simulated, counts = families[family], Counter[str]()
         rng = np.random.default_rng([3, number, n, [*families].index(family)])
         for run in range(PART):
-            x, y = _measured_arms.measured(simulated, max(SEEDS), n, rng, PART * number + run)
-            for seeds in SEEDS:
-                few = [[MeasuredArm(one.values[:seeds], one.draws[:seeds]) for one in side] for side in (x, y)]
-                counts[f"{seeds} {simulated.judge(*few).word}"] += 1
+            x, y = measure(simulated, max(few), n, rng, PART * number + run)
+            for seeds in few:
+                first = [[MeasuredArm(one.values[:seeds], one.draws[:seeds]) for one in side] for side in (x, y)]
+                counts[f"{seeds} {simulated.judge(*first).word}"] += 1
         return counts
 
     return counted
@@ -211,10 +213,17 @@ def on_measured(families: dict[str, _measured_arms.Simulated]) -> Callable[[str,
 KINDS = {
     "runs": part,
     "borders": borders,
-    "measured": on_measured(_measured_arms.FAMILIES),
-    "power": on_measured(_measured_arms.POWER),
+    "measured": on_measured(_measured_arms.FAMILIES, _measured_arms.measured, SEEDS),
+    "power": on_measured(_measured_arms.POWER, _measured_arms.measured, SEEDS),
+    "curves": on_measured(_measured_curves.FAMILIES, _measured_curves.measured, _measured_curves.SEEDS),
+    "curves-power": on_measured(_measured_curves.POWER, _measured_curves.measured, _measured_curves.SEEDS),
 }
-OF = {"runs": FAMILIES, "borders": FAMILIES, "measured": _measured_arms.FAMILIES, "power": _measured_arms.POWER}
+OF: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("runs", "borders"), FAMILIES),
+    **{"measured": _measured_arms.FAMILIES, "power": _measured_arms.POWER},
+    **{"curves": _measured_curves.FAMILIES, "curves-power": _measured_curves.POWER},
+}
+COLUMNS = {kind: _measured_curves.SEEDS if kind.startswith("curves") else SEEDS for kind in KINDS}
 Done = dict[str, tuple[Counter[str], int]]  # by kind: what was counted, of how many runs
 
 
@@ -241,11 +250,17 @@ def verdicts(kind: str, family: str, counts: Counter[str], runs: int) -> tuple[l
     Of `measured` the share of false verdicts, in brackets that without one; of `power` what holds, and is reversed.
     """
     wrong, cells = 0, []
-    for seeds in SEEDS:
+    for seeds in COLUMNS[kind]:
         holds, turned, without = (counts[f"{seeds} {word}"] for word in ("holds", "reversed", "no verdict"))
         simulated = OF[kind][family]
         false = holds * simulated.holds + turned * simulated.turned
+        if kind == "curves" and simulated.turned and _measured_curves.follows(simulated, seeds) > 1:
+            cells.append(f"({turned} of {runs})")  # the truth is no such curve
+            continue
         wrong += clopper_pearson(false, runs, (1 - SURE) / 2)[0] > FALSE
+        if kind == "curves":
+            cells.append(f"{false} of {runs}")
+            continue
         shares = [100 * one / runs for one in ((false, without) if kind == "measured" else (holds, turned))]
         cells.append(
             f"{shares[0]:.1f} ({shares[1]:.0f})" if kind == "measured" else f"{shares[0]:.0f}, {shares[1]:.0f}"
@@ -279,12 +294,15 @@ def main() -> int:
         text, out = shown(family, n, seeds, {kind: done[kind, family, n] for kind in both})
         wrong += out
         print(text)
-    for kind in (one for one in ("measured", "power") if one in given.only):
-        what = "false % (no verdict %)" if kind == "measured" else "holds, reversed %"
-        print("\n" + head("claim: arms", "rows", *(f"{seeds} seeds: {what}" for seeds in SEEDS)))
+    said = {"measured": "false % (no verdict %)", "curves": "false"}
+    for kind in (one for one in given.only if one not in ("runs", "borders")):
+        what, follows = said.get(kind, "holds, reversed %"), ("off a curve by, SE of 10 seeds",) * (kind == "curves")
+        print("\n" + head("claim: arms", "rows", *follows, *(f"{seeds} seeds: {what}" for seeds in COLUMNS[kind])))
         for family, n in itertools.product(of[kind], rows):
             cells, out = verdicts(kind, family, *done[kind, family, n])
             wrong += out
+            if follows:
+                cells.insert(0, f"{_measured_curves.follows(OF[kind][family], 10):.2f}")
             print(row(family, f"{n:,}", *cells))
     told = ", ".join(f"{runs} {kind}" for kind, runs in least.items())
     bounds = f"outside {LOW:.0%} to {HIGH:.0%} or above {FALSE:.0%}"

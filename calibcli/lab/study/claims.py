@@ -9,6 +9,7 @@ A verdict is decided in two places. `_decided` compares a p-value with `LEVEL`: 
 `close_to` and `slope`, of the y of a pair of `matched` (whose x are near by their intervals), of an arm that other
 seeds chose (`_least`), and of all after Holm's correction. `SeedMean.sure` compares an interval with 0, at the level of
 one of several tests: of `decreasing`, `crosses` and `interior_minimum` (by `_all_below` and `_each_below`) and `alike`.
+`one_curve` compares p-values of several tests with `LEVEL` at each degree. A `check` is no test.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ import numpy as np
 from calibcli.core.options import Positive, Range
 from calibcli.core.registries import Registry, Traits
 from calibcli.core.statistics import normal_quantile, root, student_quantile, two_sided
+from calibcli.lab.study import _curve
 from calibcli.metrics import paired
 from calibcli.scores.predictions import Floats, Ints
 
-Word = Literal["holds", "reversed", "undecided", "not comparable", "no verdict"]
+Word = Literal["holds", "reversed", "undecided", "not comparable", "no verdict", "pass", "fail"]
 JUDGED = ("holds", "reversed", "undecided")
 LEVEL = 0.95  # of the intervals, and of the verdicts
 DRAWS = 1000  # bootstrap draws of the rows: with 200 a half width is uncertain by 5 %
@@ -39,6 +41,8 @@ EXACT = 8  # arms whose orders are all compared (40,320 of them); of more arms `
 ORDERS = 50_000
 MOST_SEEDS = 10_000  # beyond which no number of seeds is suggested
 NONE_APART = "the axis separates none"
+FEWEST_CURVED, MOST_CURVED = 5, 5  # arms of a curve; its highest degree, as more would bend to any arms
+UNTESTED = 1e-9  # share of a cause's weight that a curve leaves, below which its offset is not tested
 FEWEST_DRAWN = 5  # arms of a `slope` over arms that were drawn: 4 have 24 orders, too few; of several claims one more
 ASKEW = 25  # factor on the p-value of a claim whose seeds may lie askew, see `close_to`
 
@@ -74,12 +78,13 @@ class SeedMean:
 
     Attributes:
         seeds, rows: variances of the mean that come from either.
+        count: of the seeds, or one more than the degrees of freedom of their variance.
     """
 
     value: float
     seeds: float
     rows: float
-    count: int
+    count: float
 
     @classmethod
     def of(cls, arm: MeasuredArm) -> SeedMean:
@@ -181,19 +186,36 @@ def both(first: ClaimVerdict, second: ClaimVerdict) -> ClaimVerdict:
     return replace(first, word="undecided", p=max(first.p, second.p), why="two estimators of the error disagree")
 
 
-def preserved(a: MeasuredArm, b: MeasuredArm, margin: float) -> ClaimVerdict:
-    """Judge the claim |a - b| < margin by two one-sided tests (Schuirmann 1987).
+def preserved(a: MeasuredArm, b: MeasuredArm, margin: float | str) -> ClaimVerdict:
+    """Judge the claim |a - b| < margin by two one-sided tests (Schuirmann 1987); a margin of "20%" is that share of b.
 
-    It is reversed where the difference is significantly beyond the margin.
+    It is reversed where the difference is significantly beyond the margin. Where it is within, and surely not 0, the
+    verdict says so.
     """
-    return _within(SeedMean.of(a - b), margin)
+    verdict = _within(a - b, margin, b)
+    mean, base = SeedMean.of(a - b), SeedMean.of(b)
+    if verdict.word == "holds" and mean.sure():
+        share = abs(mean.value / base.value) if base.sure() else 0.0  # of what may be 0 a share says nothing
+        by = f"{share:.0%}" if share >= 0.01 else f"{abs(mean.value):.2g}"
+        return replace(verdict, why=f"{'larger' if mean.value > 0 else 'smaller'}, by {by}")
+    return verdict
 
 
-def _within(difference: SeedMean, margin: float) -> ClaimVerdict:
-    tails = [_one_sided(difference, margin, -1), _one_sided(difference, -margin, 1)]
-    nearest = difference.p(math.copysign(margin, difference.value)) if abs(difference.value) > margin else 1.0
+def _within(a: MeasuredArm, margin: float | str, base: MeasuredArm) -> ClaimVerdict:
+    """Judge whether a difference is within a margin, which may be a share of the base arm with an error of its own."""
+    share, fixed = _parts(margin)
+    limit = base.times(math.copysign(share, base.values.mean()))
+    difference, above, below = (SeedMean.of(one) for one in (a, a - limit, a - limit.times(-1)))
+    tails = [_one_sided(above, fixed, -1), _one_sided(below, -fixed, 1)]
+    nearest = above.p(fixed) if above.value > fixed else below.p(-fixed) if below.value < -fixed else 1.0
     within, beyond = ClaimVerdict("holds", max(tails), difference), ClaimVerdict("reversed", nearest, difference)
-    return _decided(within, beyond, why=f"the difference is not shown to be within {margin:g}")
+    said = margin if share else f"{fixed:g}"
+    return _decided(within, beyond, why=f"the difference is not shown to be within {said}")
+
+
+def _parts(margin: float | str) -> tuple[float, float]:
+    """Return a margin as a share of something, such as "20%", and as a number of its own; one of them is 0."""
+    return (float(margin.removesuffix("%")) / 100, 0.0) if isinstance(margin, str) else (0.0, margin)
 
 
 def decreasing(levels: Sequence[MeasuredArm]) -> ClaimVerdict:
@@ -358,6 +380,65 @@ def alike(causes: Mapping[str, Cause], factor: float = 2.0) -> ClaimVerdict:
     return ClaimVerdict("undecided", why=f"{unknown} no two slopes are shown to differ".strip())
 
 
+def one_curve(
+    x: Sequence[MeasuredArm],
+    y: Sequence[MeasuredArm],
+    causes: Mapping[str, Sequence[int]],
+    margin: float | str = "20%",
+) -> ClaimVerdict:
+    """Judge the claim that a polynomial of ln x passes through all arms, whatever caused their x. Ours.
+
+    It may have any degree up to `MOST_CURVED`, or fewer where arms are few. The offset of a cause is by how much its
+    arms, marked by d, lie off a curve of that degree that has the same shape for all: d'My / d'Md, see `_curve`. It is
+    reversed where at every degree the offsets are surely not all 0; its p is the largest of all degrees, and the cause
+    that is named has there the largest offset for its error. It holds where at the first degree that is not
+    refuted all offsets are surely within the margin, a number or a share of the range of y ("20%").
+
+    Args:
+        causes: indices of the arms of each cause; the base arm has none.
+    """
+    most = min(MOST_CURVED, (len(x) - 1) // 2 - 1)
+    if most < 1:
+        return ClaimVerdict("no verdict", why=f"a curve needs {FEWEST_CURVED} arms")
+    of_x, of_y = (np.stack([one.values for one in side]) for side in (x, y))
+    if not (np.isfinite(of_x).all() and np.isfinite(of_y).all()):
+        return ClaimVerdict("undecided", why="a run lacks one of these numbers")
+    if of_x.mean(axis=1).min() <= 0 or not np.ptp(of_x.mean(axis=1)):
+        return ClaimVerdict("no verdict", why="a curve of ln x needs an x above 0 that differs between arms")
+    points = _curve.Points.of(of_x, of_y, _stacked([*x, *y]))
+    if not (np.isfinite(points.rows).all() and points.errors[:2].any(axis=0).all()):
+        return ClaimVerdict("undecided", why="the error of an arm is not known")
+    worst = ClaimVerdict("reversed", 0.0)
+    for degree in range(1, most + 1):
+        curve, weights = points.curve(degree), {}
+        for cause, arms in causes.items():
+            marked = curve.leaves @ np.isin(np.arange(len(x)), arms)
+            if marked[[*arms]].sum() > UNTESTED * (1 / curve.v[[*arms]]).sum():
+                weights[cause] = marked / marked[[*arms]].sum()
+        offsets = {cause: SeedMean(*points.combined(-curve.slope * c, c)) for cause, c in weights.items()}
+        p = points.together(curve.slope, np.stack([*weights.values()])) if weights else 1.0
+        if p >= worst.p and weights:
+            off = max(offsets, key=lambda cause: abs(offsets[cause].value) / offsets[cause].error)
+            by = f"{offsets[off].value:+.2g} ± {offsets[off].half():.2g}"
+            why = f"{off} is off by {by}, also from the nearest curve, of degree {degree}"
+            worst = ClaimVerdict("reversed", p, offsets[off], why=why)
+        if p >= 1 - LEVEL:
+            break
+    else:
+        return worst
+    share, fixed = _parts(margin)
+    span = np.zeros(len(x))
+    span[[of_y.mean(axis=1).argmax(), of_y.mean(axis=1).argmin()]] = share, -share
+    beyond = dict.fromkeys(causes, 1.0)
+    for cause, c in weights.items():
+        above, below = (SeedMean(*points.combined(-curve.slope * c, c - side * span)) for side in (1, -1))
+        beyond[cause] = max(_one_sided(above, fixed, -1), _one_sided(below, -fixed, 1))
+    cause = max(beyond, key=lambda one: beyond[one])
+    fits = f"a curve of degree {degree} is not refuted"
+    verdict = ClaimVerdict("holds", beyond[cause], offsets.get(cause), why=f"{fits}; {cause} is furthest off")
+    return _decided(verdict, why=f"{fits}, and {cause} is not shown to be within {margin} of it")
+
+
 def _crossed(j: Cause, k: Cause, factor: float) -> MeasuredArm:
     """Return the pseudo-values of Ȳ_j X̄_k - factor Ȳ_k X̄_j."""
 
@@ -374,7 +455,13 @@ def _crossed(j: Cause, k: Cause, factor: float) -> MeasuredArm:
     return MeasuredArm(pseudo(*(one.values for one in (*j, *k))), pseudo(*draws) if len(draws) == 4 else None)
 
 
-def matched(base: MeasuredArm, pairs: Mapping[str, Cause], within: float = 0.15, margin: float = 0.005) -> ClaimVerdict:
+def matched(
+    base: MeasuredArm,
+    pairs: Mapping[str, Cause],
+    within: float = 0.15,
+    margin: float | str = 0.005,
+    base_y: MeasuredArm | None = None,
+) -> ClaimVerdict:
     """Judge the claim that arms with the same x have the same y, whatever caused x.
 
     It is about the pairs whose x surely differ by less than the share `within` of the base arm's x. As `preserved`, it
@@ -383,7 +470,8 @@ def matched(base: MeasuredArm, pairs: Mapping[str, Cause], within: float = 0.15,
     follows x alone differs by what is left of x.
 
     Args:
-        base: x of the base arm.  pairs: the differences of x and of y, by the names of the two arms.
+        base: x of the base arm.  pairs: the differences of x and of y, by the names of the two arms.  base_y: y of
+            the base arm, of which a margin of "20%" is a share.
     """
     reach = base.times(within)
     near: dict[str, tuple[tuple[SeedMean, SeedMean], ClaimVerdict]] = {}
@@ -392,7 +480,7 @@ def matched(base: MeasuredArm, pairs: Mapping[str, Cause], within: float = 0.15,
         above, below = ends = SeedMean.of(x - reach), SeedMean.of(x - reach.times(-1))
         possible += above.sure() < 1 and below.sure() > -1  # they are not surely further apart
         if above.value < -above.half(ONE_SIDED) and below.value > below.half(ONE_SIDED):
-            near[name] = ends, _within(SeedMean.of(y), margin)
+            near[name] = ends, _within(y, margin, base_y or y)
     if not near:
         return ClaimVerdict("no verdict", why=f"no pair is shown to be within {within:.0%}")
     beyond: dict[str, float] = {}
@@ -408,7 +496,7 @@ def matched(base: MeasuredArm, pairs: Mapping[str, Cause], within: float = 0.15,
     worst = max((one.difference for one in verdicts if one.difference), key=lambda d: abs(d.value))
     if all(one.word == "holds" for one in verdicts):
         return ClaimVerdict("holds", max(one.p for one in verdicts), worst, why=f"{len(near)} pairs")
-    why = f"not all of {len(near)} pairs are shown to be within {margin:g}"
+    why = f"not all of {len(near)} pairs are shown to be within {margin}"
     return ClaimVerdict("undecided", 1.0, worst, why=why)
 
 
@@ -422,6 +510,16 @@ def close_to(a: MeasuredArm, low: float, high: float) -> ClaimVerdict:
     mean = SeedMean.of(a)
     p = max(min(1.0, ASKEW * mean.p(end)) for end in (low, high))
     return _decided(ClaimVerdict("holds" if low < mean.value < high else "reversed", p, mean))
+
+
+def check(a: MeasuredArm, b: MeasuredArm, side: str = "same", within: float = 1e-6) -> ClaimVerdict:
+    """Judge whether a is the same as b in every seed but for rounding, or on one side of it: pass or fail."""
+    off = (a - b).values
+    reach = within * np.abs(b.values)
+    kept = {"same": np.abs(off) <= reach, "above": off > reach, "below": off < -reach}[side]
+    seeds = f"{int(kept.sum())} of {len(kept)} seeds"
+    why = f"{seeds}; furthest apart by {np.abs(off).max():.2g}" if side == "same" else seeds
+    return ClaimVerdict("pass" if kept.all() else "fail", why=why)
 
 
 def count(verdicts: Mapping[str, ClaimVerdict]) -> int:
@@ -482,7 +580,7 @@ def _one_sided(mean: SeedMean, limit: float, side: int) -> float:
     return half if side * (mean.value - limit) > 0 else 1 - half
 
 
-def _square(seeds: float, count: int, rows: float, level: float) -> float:
+def _square(seeds: float, count: float, rows: float, level: float) -> float:
     """Compute the square of half the width of an interval."""
     student, normal = (student_quantile((1 + level) / 2, degrees) for degrees in (count - 1, math.inf))
     return student**2 * seeds + normal**2 * rows
@@ -532,6 +630,8 @@ def number(value: Any) -> float:
 # The kinds of claims: what a recipe writes of each, and how it is judged.
 
 Share = Annotated[float, Range(0, 1, open_low=True)]
+Margin = Positive | str
+"""A number, or a share of something as a text, "20%"."""
 Factor = Annotated[float, Range(1, open_low=True)]
 Percent = Annotated[int, Range(1, 100)]
 
@@ -545,9 +645,11 @@ class ClaimTraits(Traits):
     measured_axis: bool = False
     """Its axis may be a measured number; the reader of recipes then takes all arms that were trained."""
     fewest: int = 2
-    """The fewest arms along its axis that the reader of recipes takes."""
+    """The fewest arms along its axis, or of its causes, that the reader of recipes takes."""
     fewest_drawn: int = 0
     """The same if the recipe says that they were drawn; it takes one more for several claims."""
+    exact: bool = False
+    """It is about every seed by itself, and passes or fails: no error, no correction, no part of the headline."""
     moments: tuple[str, ...] = ()
     """Keys that say at which moments of the log its metric is read, which name the numbers to compare."""
 
@@ -627,8 +729,8 @@ def _crosses(arms: ClaimedArms, *, metric: str, a: str, b: str, first: Percent, 
 
 
 @KINDS.add("preserved")
-def _preserved(arms: ClaimedArms, *, metric: str, a: str, b: str, margin: Positive = 0.005) -> ClaimVerdict:
-    """a and b are surely within the margin of each other.
+def _preserved(arms: ClaimedArms, *, metric: str, a: str, b: str, margin: Margin = 0.005) -> ClaimVerdict:
+    """a and b are surely within the margin of each other, a number or a share of b ("20%").
 
     Two one-sided tests (Schuirmann 1987).
 
@@ -682,6 +784,22 @@ def _slope(
     return slope(arms.axis(against), arms.along(metric), -1 if sign == "-" else 1, bool(drawn))
 
 
+@KINDS.add("one_curve", fewest=FEWEST_CURVED)
+def _one_curve(
+    arms: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str, margin: Margin = "20%"
+) -> ClaimVerdict:
+    """Some polynomial of ln `against` passes through all arms, whatever caused it; `margin`: or a share of the range.
+
+    Ours: errors on both axes (York 1966), the kindest degree up to 5, and one offset of each cause.
+
+    >>> x, y = ([MeasuredArm(i * k + np.array([0.0, 0.01, -0.01])) for i in (1, 2, 3, 4, 5)] for k in (1, 2))
+    >>> one_curve(x, [one.times(-1) for one in y], {"lr": [1, 2], "batch_size": [3, 4]}).word
+    'holds'
+    """
+    members = {cause: [arms.names.index(name) for name in arms.levels[cause] if name != base] for cause in causes}
+    return one_curve(arms.axis(against), arms.along(metric), members, margin)
+
+
 @KINDS.add("alike")
 def _alike(
     arms: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str, factor: Factor = 2.0
@@ -705,12 +823,12 @@ def _matched(
     against: str,
     causes: Sequence[str],
     base: str,
-    margin: Positive = 0.005,
+    margin: Margin = 0.005,
     within: Share = 0.15,
 ) -> ClaimVerdict:
     """Two arms of different causes with surely almost the same `against` have the same metric within the margin.
 
-    Ours: near is `within` a share of the base arm's.
+    Ours: near is `within` a share of the base arm's, as is a margin of "20%".
 
     >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
     >>> matched(two, {"a and b": (one - one, one - one)}).word
@@ -723,7 +841,7 @@ def _matched(
         for a, b in itertools.product(arms.levels[one], arms.levels[other])
         if base not in (a, b)
     }
-    return matched(x[base], pairs, within, margin)
+    return matched(x[base], pairs, within, margin, arms(base, metric))
 
 
 @KINDS.add("close_to")
@@ -737,3 +855,24 @@ def _close_to(arms: ClaimedArms, *, metric: str, a: str, low: float, high: float
     'undecided'
     """
     return close_to(arms(a, metric), low, high)
+
+
+@KINDS.add("check", exact=True)
+def _check(
+    arms: ClaimedArms,
+    *,
+    metric: str,
+    a: str,
+    b: str,
+    side: Literal["same", "above", "below"] = "same",
+    within: Share = 1e-6,
+) -> ClaimVerdict:
+    """In every seed a is the same as b but for rounding (`within` a share of b), or else on that side of it.
+
+    Ours: no test, as of an identity nothing is estimated.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> check(one, one).word, check(one, two, "above").word
+    ('pass', 'fail')
+    """
+    return check(arms(a, metric), arms(b, metric), side, within)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -14,11 +15,21 @@ from typing import Any, Literal, get_type_hints
 
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.files import reading
-from calibcli.core.options import Positive, Rows, Seeds, values
+from calibcli.core.options import Rows, Seeds, values
 from calibcli.core.registries import Entry
 from calibcli.core.result import Screen
 from calibcli.core.validation import read
-from calibcli.lab.study.claims import KINDS, ClaimedArms, ClaimTraits, ClaimVerdict, Factor, Percent, Share, at_moment
+from calibcli.lab.study.claims import (
+    KINDS,
+    ClaimedArms,
+    ClaimTraits,
+    ClaimVerdict,
+    Factor,
+    Margin,
+    Percent,
+    Share,
+    at_moment,
+)
 from calibcli.lab.training.options import Training
 from calibcli.networks.curvature import QUANTITIES
 
@@ -287,6 +298,7 @@ def table_of(name: str) -> list[PrintedNumbers]:
 
 
 Names = list[str]
+SHARE = re.compile(r"(?=.*[1-9])[0-9]{1,3}(\.[0-9]+)?%")
 FILLED = ("name", "id", "drawn")  # not blank, as every one of `Names`
 VALUES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("name", "id"), (str, '"a name"')),
@@ -317,10 +329,11 @@ VALUES: dict[str, tuple[Any, str]] = {
     "within": (Share, "0.15, a share of the base arm's"),
     "factor": (Factor, "2.0"),
     "along": (str, '"gamma"'),
-    "margin": (Positive, "0.005"),
+    "margin": (Margin, '0.005, or a share such as "20%"'),
     **dict.fromkeys(("low", "high"), (float, "1.0")),
     **dict.fromkeys(("first", "last"), (Percent, "10, percent of the epochs")),
     "sign": (Literal["+", "-"], '"+" or "-"'),
+    "side": (Literal["same", "above", "below"], '"same", "above" or "below"'),
 }
 EXAMPLES = {"clip_norm": 1.0, "patience": 5, "augment": "flip", "freeze": ["layer1.*"]}
 """Examples for the options of training that are left out by default."""
@@ -350,4 +363,6 @@ def wanted(key: str, value: Any) -> str:
     except InputError:
         return f"write {key} = {example}"
     names = value if kind is Names else [value] if key in FILLED else []
+    if kind is Margin and isinstance(value, str) and not SHARE.fullmatch(value):
+        return f"write {key} = {example}"
     return "" if all(map(str.strip, names)) else f"write {key} = {example}"

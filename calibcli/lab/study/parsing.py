@@ -411,7 +411,7 @@ def _check(study: Study, where: _Where) -> None:
         factory.check(arch)
     for scaler in study.scalers:
         METHODS.choose(scaler)
-    several = len(study.claims) * len(study.arch) > 1
+    several = sum(not claim.entry.traits.exact for claim in study.claims) * len(study.arch) > 1
     for claim in study.claims:
         for asked in (*claim.numbers, *([claim.against] if "against" in claim.keys else [])):
             where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
@@ -446,7 +446,7 @@ def _least_arms(arms: Sequence[Arm], claim: StudyClaim, several: bool, where: _W
 
 
 def _causes(study: Study, claim: StudyClaim, where: _Where) -> None:
-    """Refuse causes that are no axes of their own, each with the base arm and a dose."""
+    """Refuse causes that are no axes of their own, each with the base arm and a dose, or whose arms are too few."""
     causes, base = [str(cause) for cause in claim.keys["causes"]], str(claim.keys["base"])
     problem = "" if len(set(causes)) == len(causes) > 1 else "it takes two causes or more, each once"
     seen: dict[str, str] = {}
@@ -457,6 +457,8 @@ def _causes(study: Study, claim: StudyClaim, where: _Where) -> None:
         for name in names:
             if seen.setdefault(name, cause) != cause and name != base:
                 problem = problem or f"'{name}' belongs to two causes, {seen[name]} and {cause}"
+    if len(seen) < claim.entry.traits.fewest:
+        problem = problem or f"{claim.kind} takes {claim.entry.traits.fewest} arms or more, and causes have {len(seen)}"
     if problem:
         fix = f"write at = {{ {' = 0, '.join(causes)} = 0 }} in the arm '{base}', and one axis in each other arm"
         raise UsageError(f"{where.source}: claim {claim.id}: {problem}", fix)

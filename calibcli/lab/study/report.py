@@ -34,6 +34,8 @@ OUTCOMES: dict[claims.Word, Outcome] = {
     "undecided": "inconclusive",
     "not comparable": "not_run",
     "no verdict": "not_run",
+    "pass": "pass",
+    "fail": "fail",
 }
 DIGITS, ROUGHLY = 4, 2
 """Digits of a number on a screen: seeds may agree to ten digits, other rows would not; where rows are not counted."""
@@ -85,7 +87,9 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         for arch, arms in arms_by_network.items()
     ]
     verdicts = claims.holm({name: _judged(study, claim, arms) for name, claim, arms, _ in scoped})
-    judged = [JudgedClaim(name, claim, verdicts[name], _counted(study, claim, arms)) for name, claim, arms, _ in scoped]
+    every = [JudgedClaim(name, claim, verdicts[name], _counted(study, claim, arms)) for name, claim, arms, _ in scoped]
+    judged = [one for one in every if not one.claim.entry.traits.exact]
+    exact = [one for one in every if one.claim.entry.traits.exact]
     estimates = [
         _estimate(name, study, arm, arch, one)
         for arch, arms in arms_by_network.items()
@@ -97,6 +101,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         estimates=estimates,
         tables=[
             _verdicts(study, judged),
+            *_exact(exact),
             *_slopes(study, arms_by_network),
             *(_table(study, arch, arms, theirs[arch]) for arch, arms in arms_by_network.items()),
             *as_printed(study, arms_by_network, theirs),
@@ -117,9 +122,16 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
                 ),
             )
         ],
-        checks=[_check(one, expect, claims.count(verdicts)) for one in judged],
+        checks=[
+            _check(one, expect, claims.count(verdicts))
+            for one in (*judged, *(one for one in exact if one.verdict.word != "pass"))
+        ],
         notes=_notes(study, missing, judged, without),
-        facts={"headline": _headline(study, verdicts), **_facts(study, save, with_digests)},
+        facts={
+            "headline": _headline(study, {one.name: one.verdict for one in judged}),
+            **({"checks": _passed(exact)} if exact else {}),
+            **_facts(study, save, with_digests),
+        },
         screen=SCREEN,
     )
 
@@ -145,7 +157,7 @@ def _facts(study: Study, save: Path, with_digests: int) -> dict[str, Any]:
 
 
 def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> ClaimVerdict:
-    if study.seeds < 2:
+    if study.seeds < 2 and not claim.entry.traits.exact:
         return ClaimVerdict("no verdict", why="one seed: a table, no verdict")
     asked = [arm.name for arm in study.asked(claim)]
     if any(name not in arms for name in asked):
@@ -176,7 +188,7 @@ def _debiased(name: str) -> str:
 
 
 def _slopes(study: Study, arms_by_network: figures.MeasuredArms) -> list[Table]:
-    """Tabulate what each cause does to x and y; a slope where it surely moves x."""
+    """Tabulate what each cause does to x and y; a slope where it surely moves both."""
     rows: list[list[Cell]] = []
     keys = ("metric", "against", "causes", "base")
     about = {str([claim.keys[key] for key in keys]): claim for claim in study.claims if "causes" in claim.keys}
@@ -185,7 +197,8 @@ def _slopes(study: Study, arms_by_network: figures.MeasuredArms) -> list[Table]:
             asked = {key: claim.keys[key] for key in keys}
             for cause, effect in _claimed(study, claim, arms).effects(**asked).items():
                 x, y = (SeedMean.of(one) for one in effect)
-                slope = f"{y.value / x.value:.2g}" if x.sure() else "does not surely move it"
+                still = " or ".join(name for name, one in (("x", x), ("y", y)) if not one.sure())
+                slope = f"does not surely move {still}" if still else f"{y.value / x.value:.2g}"
                 moves = [f"{one.value:+.2g} ± {one.half():.2g}" for one in (x, y)]
                 rows.append(
                     [
@@ -415,6 +428,18 @@ def _headline(study: Study, judged: dict[str, ClaimVerdict]) -> str:
     )
     seeds = f"{study.seeds} seeds" if study.seeds > 1 else "one seed"
     return f"{number_format.count_text(len(judged), 'claim')} at {seeds}: {parts or 'none'}."
+
+
+def _exact(exact: Sequence[JudgedClaim]) -> list[Table]:
+    """Tabulate the checks, which are no claims: those that pass are in no count."""
+    rows: list[list[Cell]] = [[one.name, one.claim.text, one.verdict.word, one.verdict.why] for one in exact]
+    title = f"Checks: {_passed(exact)}"
+    return [Table(name="checks", columns=["check", "text", "verdict", "seeds"], rows=rows, title=title)] * bool(rows)
+
+
+def _passed(exact: Sequence[JudgedClaim]) -> str:
+    failed = [one.name for one in exact if one.verdict.word != "pass"]
+    return f"{len(exact) - len(failed)} of {len(exact)} pass" + f", not {listed(failed)}" * bool(failed)
 
 
 GIVEN = ("seeds", "arch", *parsing.MACHINE)
