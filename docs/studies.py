@@ -1,16 +1,20 @@
 """The tables of docs/studies/NAME.md from NAME.json beside it, and those of docs/papers.md from all of them.
 
-    python docs/studies.py           # both
+    python docs/studies.py           # both, and the digests in links to claims
     python docs/studies.py papers    # docs/papers.md alone
 
 NAME.json is the result.json of `calib study NAME --save DIR`; the words around the tables are written by hand. A
-sentence that states a result links to its claim, `[lower](studies/NAME.md#claim-ID)`, and tests compare the two.
+sentence that states a result links to its claim, `[lower](#claim-ID "holds")`. From another page the link also names
+the recipe, `[lower](studies/NAME.md#claim-ID "holds, recipe 93ce989d")`, and whether that of the package has changed
+since, `"holds, older recipe 93ce989d"`. Tests compare all of it with the result and the package.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +22,7 @@ from pathlib import Path
 from calibcli.core.result import Cell, Check, Estimate, Result, Table
 from calibcli.lab.study import parsing
 from calibcli.lab.study.experiment import Study, built_in, table_of, text_of
+from calibcli.lab.study.report import digest
 
 HERE = Path(__file__).parent / "studies"
 PAPERS = HERE.parent / "papers.md"
@@ -37,14 +42,76 @@ NAMES = {
 AUTHORS = ("Mukhoti et al.", "Komisarenko and Kull", "Kimura and Naganuma")
 
 
+LINK = re.compile(r'\]\(([^)#\s]*?([\w-]+)\.md)#claim-([\w-]+) "(?:[^"]*)"\)')
+OLDER = "older recipe"
+
+
+@functools.cache
+def result(name: str) -> Result:
+    """The published result of a study, `curvature-cause-medium`."""
+    return Result.from_json((HERE / f"{name}.json").read_bytes())
+
+
+def today(found: Result) -> Study:
+    """The recipe of the package as the command of a result asks for it."""
+    name, *words = shlex.split(str(found.facts["command"]))[2:]
+    options = list(zip(words[::2], words[1::2], strict=True))
+    given = dict(options)
+    arch = [value for key, value in options if key == "--arch"]
+    seeds = int(given.get("--seeds", 0))
+    return parsing.parse(*text_of(name), given.get("--size", ""), given.get("--data", ""), seeds, arch=arch)
+
+
+def recipe(found: Result) -> str:
+    """Its recipe by the first digits of the digest, and whether it is an older one; "" of what is computed."""
+    sha256 = str(found.facts.get("recipe_sha256", ""))
+    return f"{'' if sha256 == digest(today(found)) else 'older '}recipe {sha256[:8]}" if sha256 else ""
+
+
+def otherwise(found: Result) -> list[str]:
+    """The claims that today's recipe asks otherwise, or no more, or without a verdict (the slope of a ladder)."""
+    asked = {claim.id: claim for claim in today(found).claims}
+
+    def same(name: str, check: Check) -> bool:
+        claim, kind = asked.get(name), check.estimate.how.partition(":")[0] if check.estimate else ""
+        ladder = claim and claim.kind == "slope" and not claim.keys.get("drawn") and word(check) != "no verdict"
+        return bool(claim and claim.text == check.rule and kind in ("", claim.kind) and not ladder)
+
+    return [name for name, check in claims(found).items() if not same(name, check)]
+
+
+def of_recipe(found: Result) -> str:
+    """The line of a page that says by which recipe its verdicts are, and what has changed since."""
+    sha256 = str(found.facts.get("recipe_sha256", ""))
+    line = f"Recipe: sha256 `{sha256}`."
+    if OLDER not in recipe(found):
+        return line
+    line += f" It is an **{OLDER}** than that of the package, `{digest(today(found))}`. "
+    if not (differing := otherwise(found)):
+        return line + "Today's asks all these claims in the same words."
+    return line + f"Today's asks otherwise, no more, or without a verdict: {', '.join(differing)}."
+
+
+def linked(text: str) -> str:
+    """A page whose links to claims of other pages have the verdict and its recipe as their titles."""
+
+    def link(match: re.Match[str]) -> str:
+        found = result(match[2])
+        check = next(check for name, check in claims(found).items() if anchor(name) == match[3])
+        return f']({match[1]}#claim-{match[3]} "{", ".join(filter(None, (word(check), recipe(found))))}")'
+
+    return LINK.sub(link, text)
+
+
 def tables(result: Result) -> str:
     """Its sentence, its claims, its arms, what differs from the paper, and how to do it again."""
     facts = result.facts
     shown = result.tables if result.tables[0].name == "claims" else [_of_checks(result), *result.tables]
-    parts = [f"**{facts['headline']}**"] + [markdown(_anchored(table)) for table in shown]
+    older = [f"These verdicts are by an **{OLDER}**, see below."] if OLDER in recipe(result) else []
+    parts = [f"**{facts['headline']}**", *older] + [markdown(_anchored(table)) for table in shown]
     again = [
         f"    {facts['command']} --save out/{facts['study']}",
-        f"Recipe: sha256 `{facts.get('recipe_sha256', '')}`.",
+        of_recipe(result),
     ]
     if "spent" in facts:
         again[-1] += f" Spent here, with other processes at work: {60 * facts['spent']['hours']:.0f} minutes."
@@ -209,8 +276,14 @@ def verdicts(studies: list[Published]) -> Iterator[str]:
                 number = f"{value.value:.4g}" if value and value.value is not None else ""
                 number += f" [{value.low:.4g}, {value.high:.4g}]" if value and value.low is not None else ""
                 link = f"[{word(check)}](studies/{one.name}.md#claim-{anchor(name)})"
-                rows.append([check.rule, link, number, one.size if one.network else "", one.differs])
-        heads = ["claim", "verdict", "ours", "of", "what differs"]
+                by = recipe(one.result)
+                by += (
+                    "; today's asks otherwise, or gives no verdict"
+                    if OLDER in by and name in otherwise(one.result)
+                    else ""
+                )
+                rows.append([check.rule, link, by, number, one.size if one.network else "", one.differs])
+        heads = ["claim", "verdict", "by", "ours", "of", "what differs"]
         yield markdown(Table(name="claims", columns=heads, rows=rows, title=f"Claims about {author}"))
 
 
@@ -225,3 +298,5 @@ if __name__ == "__main__":
     for path in sorted(HERE.glob("*.md")) if sys.argv[1:] != ["papers"] else ():
         path.write_text(written(path), encoding="utf-8")
     PAPERS.write_text(papers(), encoding="utf-8")
+    for path in () if sys.argv[1:] == ["papers"] else (HERE.parent.parent / "README.md", *HERE.parent.rglob("*.md")):
+        path.write_text(linked(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from calibcli.cli.typed import build_command
 from calibcli.core.errors import UsageError
 from calibcli.core.options import normal
 from calibcli.core.result import Result
+from calibcli.lab.study import experiment
 from calibcli.networks.losses import objective
 
 pytestmark = pytest.mark.docs
@@ -143,7 +146,7 @@ STATED = re.compile(
     r"|(?:lower|higher|larger|smaller|worse|better|more|less) (?:[\w*]+ ){0,6}(?:than|with))\b"
 )
 OF_A_PAPER = re.compile(r"Mukhoti|Kimura|Komisarenko|[Tt]hey (?:say|prove|find)|the paper's|\bis not so\b")
-CLAIM = re.compile(r'\]\((?:([^)#\s]*)\.md)?#claim-([\w-]+) "([a-z ]+)"\)')
+CLAIM = re.compile(r'\]\((?:([^)#\s]*)\.md)?#claim-([\w-]+) "([a-z ]+)(?:, (?:older )?recipe \w+)?"\)')
 RESULTS = [ROOT / "docs" / "study-results.md", *sorted(ROOT.glob("docs/studies/*.md"))]
 
 
@@ -169,6 +172,70 @@ def test_a_sentence_that_states_a_result_stands_on_a_claim(page: Path) -> None:
             verdicts = {one.scope or str(n): one.message.partition(":")[0] for n, one in enumerate(result.checks, 1)}
             assert claim in verdicts, f"{name} has no claim {claim}: {sentence}"
             assert verdict == verdicts[claim], f"claim {claim} of {name} is {verdicts[claim]}: {sentence}"
+
+
+# A verdict is by a recipe. Links to claims of another page name it, `"holds, recipe 93ce989d"`. Where the package has
+# another recipe today they say `older recipe`, and so does what a reader sees: the sentences beside, and the report.
+
+
+@cache
+def studies() -> Any:
+    """The module docs/studies.py."""
+    made = spec_from_file_location("studies", ROOT / "docs" / "studies.py")
+    assert made
+    assert made.loader
+    module = sys.modules["studies"] = module_from_spec(made)
+    made.loader.exec_module(module)
+    return module
+
+
+@cache
+def is_older(name: str) -> bool:
+    return studies().OLDER in studies().recipe(studies().result(name))
+
+
+@named
+def test_verdicts_carry_the_digests_of_their_recipes(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if "#claim-" in text:
+        assert studies().linked(text) == text, "run `python docs/studies.py`"
+
+
+@named
+def test_a_page_says_where_a_verdict_is_by_an_older_recipe(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    report = page.with_suffix(".json")
+    if page.parent.name == "studies" and report.is_file():
+        older = is_older(page.stem)
+        assert studies().of_recipe(studies().result(page.stem)) in text, "run `python docs/studies.py`"
+        assert (f"**{studies().OLDER}**, see below" in text) == older
+        return
+    for part in re.split(r"\n\s*\n|\n(?=\|)", text):  # paragraphs, and rows of tables
+        named_here = set(re.findall(r"studies/([\w-]+)\.md(?:#claim-[^)]*)?\)", part))
+        seen = re.sub(r'"[^"]*"', "", part)
+        stated = CLAIM.search(part) or "#claim-" in part or (page.name == "study.md" and part.startswith("| `"))
+        if stated and named_here:
+            assert ("older recipe" in " ".join(seen.split())) == any(map(is_older, named_here)), part
+
+
+def test_a_recipe_that_changes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one number, by the words of one claim, and by a claim that is asked no more."""
+    module, name = studies(), "step-size"
+    found = module.result(name)
+    assert (is_older(name), module.otherwise(found)) == (False, [])
+    then = experiment.text_of(name)
+    for old, new, differing in (
+        ("margin = 0.005", "margin = 0.006", []),
+        ("has a lower ECE with the mean", "has another ECE with the mean", ["CE", "FL-3"]),
+        ('id = "sum"', 'id = "total"', ["sum"]),
+    ):
+        assert old in then[0]
+        monkeypatch.setattr(module, "text_of", lambda _, old=old, new=new: (then[0].replace(old, new), then[1]))
+        assert module.OLDER in module.of_recipe(found)
+        assert module.otherwise(found) == differing
+        assert f'"holds, older recipe {found.facts["recipe_sha256"][:8]}"' in module.linked(
+            '[so](studies/step-size.md#claim-sum "holds")'
+        )
 
 
 def test_the_table_of_studies_counts_their_verdicts() -> None:
