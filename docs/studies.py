@@ -21,7 +21,7 @@ from pathlib import Path
 
 from calibcli.core.result import Cell, Check, Estimate, Result, Table
 from calibcli.lab.study import parsing
-from calibcli.lab.study.experiment import Study, built_in, table_of, text_of
+from calibcli.lab.study.experiment import PrintedNumbers, Study, built_in, table_of, text_of
 from calibcli.lab.study.report import digest
 
 HERE = Path(__file__).parent / "studies"
@@ -39,6 +39,13 @@ NAMES = {
     "high_confidence_accuracy": "Accuracy on these rows (Table 6)",
 }
 """Metrics of the tables of Mukhoti et al. (2020), and their numbers there."""
+ARCHIVES = {
+    "CIFAR-10": "cifar-10-",
+    "CIFAR-100": "cifar-100-",
+    "20 Newsgroups": "20_newsgroups",
+    "Stanford Sentiment Treebank": "trainDevTestTrees_PTB",
+}
+"""How the files of the data sets begin."""
 AUTHORS = ("Mukhoti et al.", "Komisarenko and Kull", "Kimura and Naganuma")
 
 
@@ -200,6 +207,25 @@ class Published:
             return "computed"
         return f"{self.network}, {self._rows}; [all](studies/{self.name}.md)"
 
+    def value(self, arm: str, name: str) -> float | None:
+        """The number of an arm; None where it was not measured."""
+        return next((e.value for e in self.result.estimates if e.name == name and e.scope == arm), None)
+
+    def has(self, arm: str, name: str) -> bool:
+        """Whether it has a number of this arm and metric."""
+        return self.value(arm, name) is not None
+
+    def sign(self, arm: str, name: str) -> int:
+        """The sign of the difference of an arm from cross-entropy: 1, 0 or -1."""
+        mine, base = self.value(arm, name) or 0.0, self.value("CE", name) or 0.0
+        return (mine > base) - (mine < base)
+
+    def full(self, row: PrintedNumbers, data: str) -> bool:
+        """Whether it was run at the size of the paper, on its network, data and test rows."""
+        facts = self.result.facts
+        here = f"--data {ARCHIVES[data]}" in facts["command"] and facts.get("size") == "paper"
+        return here and (self.network, facts.get("rows")) == (row.network, row.rows)
+
     @property
     def _page(self) -> str:
         return f"studies/{self.name}.md"
@@ -222,6 +248,72 @@ def published() -> list[Published]:
         if name in built_in():
             found.append(Published(path.stem, result, parsing.parse(*text_of(name), "paper", "DATA")))
     return found
+
+
+def counts(studies: list[Published]) -> Iterator[str]:
+    """A table of how many printed cells were run, and one of how many of these have the sign that is printed.
+
+    A cell is a number of a loss on a network and data set; temperatures are no cells of their own. It is run in full if
+    a study has its network and test rows, and at a smaller size if one has its loss and its metric. Its sign is that of
+    the difference from cross-entropy.
+    """
+    table = table_of("mukhoti2020.csv")
+    groups = dict.fromkeys((row.network, row.data) for row in table)
+    ours = [one for one in studies if one.paper.printed]
+    rows: list[list[Cell]] = []
+    for network, data in groups:
+        printed = [(row, name) for row in table if (row.network, row.data) == (network, data) for name in cells_of(row)]
+        of_network = [one for one in ours if one.paper.arch[0] == network]
+        full = sum(any(one.full(row, data) and one.has(row.arm, name) for one in ours) for row, name in printed)
+        smaller = sum(any(one.has(row.arm, name) for one in of_network) for row, name in printed) - full
+        asks = max(of_network or ours, key=lambda one: len(one.paper.arms)).paper
+        words = [asks.name, asks.cost] if of_network else [f"{asks.name}, `--arch`", "as many runs, see above"]
+        rows.append([network, data, len(printed), full, smaller, len(printed) - full - smaller, *words])
+    total = [sum(int(str(row[i])) for row in rows) for i in range(2, 6)]
+    heads = [
+        "network",
+        "data",
+        "printed cells",
+        "run in full",
+        "at a smaller size",
+        "not run",
+        "recipe",
+        "cost in full",
+    ]
+    rows.append(["all", "", *total, "", ""])
+    yield markdown(
+        Table(name="counts", columns=heads, rows=rows, title="Printed cells of Mukhoti et al. that were run")
+    )
+    signs: list[list[Cell]] = []
+    for one in ours:
+        for data in (data for network, data in groups if network == one.paper.arch[0]):
+            base = next(row for row in table if (row.network, row.data, row.arm) == (one.paper.arch[0], data, "CE"))
+            pairs = [
+                (
+                    (row.numbers[name] > base.numbers[name]) - (row.numbers[name] < base.numbers[name]),
+                    one.sign(row.arm, name),
+                )
+                for row in table
+                if (row.network, row.data) == (base.network, data) and row.arm != "CE"
+                for name in cells_of(row)
+                if name in base.numbers and one.has(row.arm, name) and one.has("CE", name)
+            ]
+            same = sum(theirs == mine for theirs, mine in pairs)
+            signs.append([f"[{one.name}](studies/{one.name}.md)", data, len(pairs), same, len(pairs) - same])
+    heads = ["ours", "printed, of", "cells beside that of CE", "the sign that is printed", "another sign"]
+    yield markdown(
+        Table(
+            name="signs",
+            columns=heads,
+            rows=signs,
+            title="Cells at a smaller size, by the sign of their difference from cross-entropy",
+        )
+    )
+
+
+def cells_of(row: PrintedNumbers) -> list[str]:
+    """The numbers of a printed row that are cells: not the temperatures, which stand in brackets beside others."""
+    return [name for name in row.numbers if not name.startswith("temperature")]
 
 
 def cells(studies: list[Published]) -> Iterator[str]:
@@ -290,7 +382,7 @@ def verdicts(studies: list[Published]) -> Iterator[str]:
 def papers() -> str:
     """docs/papers.md with its tables as the results of the studies have them."""
     studies = published()
-    text = "\n\n".join([*cells(studies), *verdicts(studies)]) + "\n"
+    text = "\n\n".join([*counts(studies), *cells(studies), *verdicts(studies)]) + "\n"
     return CELLS.sub(lambda m: f"{m[1]}{text}{m[2]}", PAPERS.read_text(encoding="utf-8"))
 
 

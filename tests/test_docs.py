@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -344,6 +345,32 @@ def test_the_power_that_a_page_states_is_the_measured_one() -> None:
                 assert rows[str(SPELLED[fold])].split(" | ")[column] == percent, (page.name, seeds, fold)
                 found.append(percent)
     assert found
+
+
+def test_the_printed_cells_are_counted() -> None:
+    """Against the table of the paper and a result, read without the package."""
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    told = re.findall(r"(?m)^\| (\S+) \| (CIFAR\S+|20 News\w+|Stanf.*?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", page)
+    with (ROOT / "calibcli" / "lab" / "study" / "builtin" / "mukhoti2020.csv").open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    cell = [key for key in lines[0] if re.match("error|nll|ece|adaece|mce|high_", key)]
+    wanted: dict[tuple[str, str], int] = {}
+    for line in lines:
+        of = (line["network"], line["data"])
+        wanted[of] = wanted.get(of, 0) + sum(bool(line[key]) for key in cell)
+    assert {(network, data): int(count) for network, data, count, *_ in told} == wanted
+    assert all(int(count) == sum(map(int, parts)) for *_, count, a, b, c in told for parts in [(a, b, c)])
+    estimates = json.loads((ROOT / "docs" / "studies" / "text.json").read_bytes())["estimates"]
+    ours = {(one["scope"], one["name"]): one["value"] for one in estimates}
+    theirs = {line["arm"]: line for line in lines if line["network"] == "text_cnn"}
+    pairs = [
+        (float(line[key]) - float(theirs["CE"][key]), ours[arm, key] - ours["CE", key])
+        for arm, line in theirs.items()
+        for key in cell
+        if arm != "CE" and line[key] and theirs["CE"][key] and ours.get((arm, key)) is not None
+    ]
+    same = sum(np.sign(a) == np.sign(b) for a, b in pairs)
+    assert f"20 Newsgroups | {len(pairs)} | {same} | {len(pairs) - same} |" in page
 
 
 def test_the_table_of_studies_counts_their_verdicts() -> None:
