@@ -70,10 +70,10 @@ def main() -> int:
                 worth.append(found.detail["worth_labels"])
             failed |= bool((binom.sf(missed - 1, args.runs, 0.06) < 1e-3).any())
             shares = [100 * count / args.runs for count in (*missed, alone, own)]
-            print(
-                f"{accuracy:5.2f}  {agrees:6.2f}  {n:5}  {total:6}  {shares[0]:7.1f}  {shares[1]:7.1f}  {shares[2]:14.1f}"
-                f"  {shares[3]:10.1f}  {np.mean(widths):13.2f}  {np.mean(worth):12.0f}"
-            )
+            cells = [f"{accuracy:5.2f}", f"{agrees:6.2f}", f"{n:5}", f"{total:6}"]
+            cells += [f"{share:{width}.1f}" for share, width in zip(shares, (7, 7, 14, 10), strict=True)]
+            print("  ".join([*cells, f"{np.mean(widths):13.2f}", f"{np.mean(worth):12.0f}"]))
+    print(bench.machine())
     return int(failed)
 
 

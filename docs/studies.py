@@ -1,23 +1,28 @@
 """The tables of docs/studies/NAME.md from NAME.json beside it, and those of docs/papers.md from all of them.
 
-    python docs/studies.py           # both
+    python docs/studies.py           # both, and the digests in links to claims
     python docs/studies.py papers    # docs/papers.md alone
 
 NAME.json is the result.json of `calib study NAME --save DIR`; the words around the tables are written by hand. A
-sentence that states a result links to its claim, `[lower](studies/NAME.md#claim-ID)`, and tests compare the two.
+sentence that states a result links to its claim, `[lower](#claim-ID "holds")`. From another page the link also names
+the recipe, `[lower](studies/NAME.md#claim-ID "holds, recipe 93ce989d")`, and whether that of the package has changed
+since, `"holds, older recipe 93ce989d"`. Tests compare all of it with the result and the package.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from calibcli.core.result import Cell, Check, Estimate, Result, Table
 from calibcli.lab.study import parsing
-from calibcli.lab.study.experiment import Study, built_in, table_of, text_of
+from calibcli.lab.study.experiment import PrintedNumbers, Study, built_in, table_of, text_of
+from calibcli.lab.study.report import digest
 
 HERE = Path(__file__).parent / "studies"
 PAPERS = HERE.parent / "papers.md"
@@ -34,17 +39,86 @@ NAMES = {
     "high_confidence_accuracy": "Accuracy on these rows (Table 6)",
 }
 """Metrics of the tables of Mukhoti et al. (2020), and their numbers there."""
+ARCHIVES = {
+    "CIFAR-10": "cifar-10-",
+    "CIFAR-100": "cifar-100-",
+    "20 Newsgroups": "20_newsgroups",
+    "Stanford Sentiment Treebank": "trainDevTestTrees_PTB",
+}
+"""How the files of the data sets begin."""
 AUTHORS = ("Mukhoti et al.", "Komisarenko and Kull", "Kimura and Naganuma")
+
+
+LINK = re.compile(r'\]\(([^)#\s]*?([\w-]+)\.md)#claim-([\w-]+) "(?:[^"]*)"\)')
+OLDER = "older recipe"
+
+
+@functools.cache
+def result(name: str) -> Result:
+    """The published result of a study, `curvature-cause-medium`."""
+    return Result.from_json((HERE / f"{name}.json").read_bytes())
+
+
+def today(found: Result) -> Study:
+    """The recipe of the package as the command of a result asks for it."""
+    name, *words = shlex.split(str(found.facts["command"]))[2:]
+    options = list(zip(words[::2], words[1::2], strict=True))
+    given = dict(options)
+    arch = [value for key, value in options if key == "--arch"]
+    seeds = int(given.get("--seeds", 0))
+    return parsing.parse(*text_of(name), given.get("--size", ""), given.get("--data", ""), seeds, arch=arch)
+
+
+def recipe(found: Result) -> str:
+    """Its recipe by the first digits of the digest, and whether it is an older one; "" of what is computed."""
+    sha256 = str(found.facts.get("recipe_sha256", ""))
+    return f"{'' if sha256 == digest(today(found)) else 'older '}recipe {sha256[:8]}" if sha256 else ""
+
+
+def otherwise(found: Result) -> list[str]:
+    """The claims that today's recipe asks otherwise, or no more, or without a verdict (the slope of a ladder)."""
+    asked = {claim.id: claim for claim in today(found).claims}
+
+    def same(name: str, check: Check) -> bool:
+        claim, kind = asked.get(name), check.estimate.how.partition(":")[0] if check.estimate else ""
+        ladder = claim and claim.kind == "slope" and not claim.keys.get("drawn") and word(check) != "no verdict"
+        return bool(claim and claim.text == check.rule and kind in ("", claim.kind) and not ladder)
+
+    return [name for name, check in claims(found).items() if not same(name, check)]
+
+
+def of_recipe(found: Result) -> str:
+    """The line of a page that says by which recipe its verdicts are, and what has changed since."""
+    sha256 = str(found.facts.get("recipe_sha256", ""))
+    line = f"Recipe: sha256 `{sha256}`."
+    if OLDER not in recipe(found):
+        return line
+    line += f" It is an **{OLDER}** than that of the package, `{digest(today(found))}`. "
+    if not (differing := otherwise(found)):
+        return line + "Today's asks all these claims in the same words."
+    return line + f"Today's asks otherwise, no more, or without a verdict: {', '.join(differing)}."
+
+
+def linked(text: str) -> str:
+    """A page whose links to claims of other pages have the verdict and its recipe as their titles."""
+
+    def link(match: re.Match[str]) -> str:
+        found = result(match[2])
+        check = next(check for name, check in claims(found).items() if anchor(name) == match[3])
+        return f']({match[1]}#claim-{match[3]} "{", ".join(filter(None, (word(check), recipe(found))))}")'
+
+    return LINK.sub(link, text)
 
 
 def tables(result: Result) -> str:
     """Its sentence, its claims, its arms, what differs from the paper, and how to do it again."""
     facts = result.facts
     shown = result.tables if result.tables[0].name == "claims" else [_of_checks(result), *result.tables]
-    parts = [f"**{facts['headline']}**"] + [markdown(_anchored(table)) for table in shown]
+    older = [f"These verdicts are by an **{OLDER}**, see below."] if OLDER in recipe(result) else []
+    parts = [f"**{facts['headline']}**", *older] + [markdown(_anchored(table)) for table in shown]
     again = [
         f"    {facts['command']} --save out/{facts['study']}",
-        f"Recipe: sha256 `{facts.get('recipe_sha256', '')}`.",
+        of_recipe(result),
     ]
     if "spent" in facts:
         again[-1] += f" Spent here, with other processes at work: {60 * facts['spent']['hours']:.0f} minutes."
@@ -133,6 +207,25 @@ class Published:
             return "computed"
         return f"{self.network}, {self._rows}; [all](studies/{self.name}.md)"
 
+    def value(self, arm: str, name: str) -> float | None:
+        """The number of an arm; None where it was not measured."""
+        return next((e.value for e in self.result.estimates if e.name == name and e.scope == arm), None)
+
+    def has(self, arm: str, name: str) -> bool:
+        """Whether it has a number of this arm and metric."""
+        return self.value(arm, name) is not None
+
+    def sign(self, arm: str, name: str) -> int:
+        """The sign of the difference of an arm from cross-entropy: 1, 0 or -1."""
+        mine, base = self.value(arm, name) or 0.0, self.value("CE", name) or 0.0
+        return (mine > base) - (mine < base)
+
+    def full(self, row: PrintedNumbers, data: str) -> bool:
+        """Whether it was run at the size of the paper, on its network, data and test rows."""
+        facts = self.result.facts
+        here = f"--data {ARCHIVES[data]}" in facts["command"] and facts.get("size") == "paper"
+        return here and (self.network, facts.get("rows")) == (row.network, row.rows)
+
     @property
     def _page(self) -> str:
         return f"studies/{self.name}.md"
@@ -155,6 +248,72 @@ def published() -> list[Published]:
         if name in built_in():
             found.append(Published(path.stem, result, parsing.parse(*text_of(name), "paper", "DATA")))
     return found
+
+
+def counts(studies: list[Published]) -> Iterator[str]:
+    """A table of how many printed cells were run, and one of how many of these have the sign that is printed.
+
+    A cell is a number of a loss on a network and data set; temperatures are no cells of their own. It is run in full if
+    a study has its network and test rows, and at a smaller size if one has its loss and its metric. Its sign is that of
+    the difference from cross-entropy.
+    """
+    table = table_of("mukhoti2020.csv")
+    groups = dict.fromkeys((row.network, row.data) for row in table)
+    ours = [one for one in studies if one.paper.printed]
+    rows: list[list[Cell]] = []
+    for network, data in groups:
+        printed = [(row, name) for row in table if (row.network, row.data) == (network, data) for name in cells_of(row)]
+        of_network = [one for one in ours if one.paper.arch[0] == network]
+        full = sum(any(one.full(row, data) and one.has(row.arm, name) for one in ours) for row, name in printed)
+        smaller = sum(any(one.has(row.arm, name) for one in of_network) for row, name in printed) - full
+        asks = max(of_network or ours, key=lambda one: len(one.paper.arms)).paper
+        words = [asks.name, asks.cost] if of_network else [f"{asks.name}, `--arch`", "as many runs, see above"]
+        rows.append([network, data, len(printed), full, smaller, len(printed) - full - smaller, *words])
+    total = [sum(int(str(row[i])) for row in rows) for i in range(2, 6)]
+    heads = [
+        "network",
+        "data",
+        "printed cells",
+        "run in full",
+        "at a smaller size",
+        "not run",
+        "recipe",
+        "cost in full",
+    ]
+    rows.append(["all", "", *total, "", ""])
+    yield markdown(
+        Table(name="counts", columns=heads, rows=rows, title="Printed cells of Mukhoti et al. that were run")
+    )
+    signs: list[list[Cell]] = []
+    for one in ours:
+        for data in (data for network, data in groups if network == one.paper.arch[0]):
+            base = next(row for row in table if (row.network, row.data, row.arm) == (one.paper.arch[0], data, "CE"))
+            pairs = [
+                (
+                    (row.numbers[name] > base.numbers[name]) - (row.numbers[name] < base.numbers[name]),
+                    one.sign(row.arm, name),
+                )
+                for row in table
+                if (row.network, row.data) == (base.network, data) and row.arm != "CE"
+                for name in cells_of(row)
+                if name in base.numbers and one.has(row.arm, name) and one.has("CE", name)
+            ]
+            same = sum(theirs == mine for theirs, mine in pairs)
+            signs.append([f"[{one.name}](studies/{one.name}.md)", data, len(pairs), same, len(pairs) - same])
+    heads = ["ours", "printed, of", "cells beside that of CE", "the sign that is printed", "another sign"]
+    yield markdown(
+        Table(
+            name="signs",
+            columns=heads,
+            rows=signs,
+            title="Cells at a smaller size, by the sign of their difference from cross-entropy",
+        )
+    )
+
+
+def cells_of(row: PrintedNumbers) -> list[str]:
+    """The numbers of a printed row that are cells: not the temperatures, which stand in brackets beside others."""
+    return [name for name in row.numbers if not name.startswith("temperature")]
 
 
 def cells(studies: list[Published]) -> Iterator[str]:
@@ -209,15 +368,21 @@ def verdicts(studies: list[Published]) -> Iterator[str]:
                 number = f"{value.value:.4g}" if value and value.value is not None else ""
                 number += f" [{value.low:.4g}, {value.high:.4g}]" if value and value.low is not None else ""
                 link = f"[{word(check)}](studies/{one.name}.md#claim-{anchor(name)})"
-                rows.append([check.rule, link, number, one.size if one.network else "", one.differs])
-        heads = ["claim", "verdict", "ours", "of", "what differs"]
+                by = recipe(one.result)
+                by += (
+                    "; today's asks otherwise, or gives no verdict"
+                    if OLDER in by and name in otherwise(one.result)
+                    else ""
+                )
+                rows.append([check.rule, link, by, number, one.size if one.network else "", one.differs])
+        heads = ["claim", "verdict", "by", "ours", "of", "what differs"]
         yield markdown(Table(name="claims", columns=heads, rows=rows, title=f"Claims about {author}"))
 
 
 def papers() -> str:
     """docs/papers.md with its tables as the results of the studies have them."""
     studies = published()
-    text = "\n\n".join([*cells(studies), *verdicts(studies)]) + "\n"
+    text = "\n\n".join([*counts(studies), *cells(studies), *verdicts(studies)]) + "\n"
     return CELLS.sub(lambda m: f"{m[1]}{text}{m[2]}", PAPERS.read_text(encoding="utf-8"))
 
 
@@ -225,3 +390,5 @@ if __name__ == "__main__":
     for path in sorted(HERE.glob("*.md")) if sys.argv[1:] != ["papers"] else ():
         path.write_text(written(path), encoding="utf-8")
     PAPERS.write_text(papers(), encoding="utf-8")
+    for path in () if sys.argv[1:] == ["papers"] else (HERE.parent.parent / "README.md", *HERE.parent.rglob("*.md")):
+        path.write_text(linked(path.read_text(encoding="utf-8")), encoding="utf-8")

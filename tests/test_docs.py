@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from calibcli.api import catalogue
@@ -17,6 +22,7 @@ from calibcli.cli.typed import build_command
 from calibcli.core.errors import UsageError
 from calibcli.core.options import normal
 from calibcli.core.result import Result
+from calibcli.lab.study import experiment
 from calibcli.networks.losses import objective
 
 pytestmark = pytest.mark.docs
@@ -143,7 +149,7 @@ STATED = re.compile(
     r"|(?:lower|higher|larger|smaller|worse|better|more|less) (?:[\w*]+ ){0,6}(?:than|with))\b"
 )
 OF_A_PAPER = re.compile(r"Mukhoti|Kimura|Komisarenko|[Tt]hey (?:say|prove|find)|the paper's|\bis not so\b")
-CLAIM = re.compile(r'\]\((?:([^)#\s]*)\.md)?#claim-([\w-]+) "([a-z ]+)"\)')
+CLAIM = re.compile(r'\]\((?:([^)#\s]*)\.md)?#claim-([\w-]+) "([a-z ]+)(?:, (?:older )?recipe \w+)?"\)')
 RESULTS = [ROOT / "docs" / "study-results.md", *sorted(ROOT.glob("docs/studies/*.md"))]
 
 
@@ -169,6 +175,202 @@ def test_a_sentence_that_states_a_result_stands_on_a_claim(page: Path) -> None:
             verdicts = {one.scope or str(n): one.message.partition(":")[0] for n, one in enumerate(result.checks, 1)}
             assert claim in verdicts, f"{name} has no claim {claim}: {sentence}"
             assert verdict == verdicts[claim], f"claim {claim} of {name} is {verdicts[claim]}: {sentence}"
+
+
+# A verdict is by a recipe. Links to claims of another page name it, `"holds, recipe 93ce989d"`. Where the package has
+# another recipe today they say `older recipe`, and so does what a reader sees: the sentences beside, and the report.
+
+
+@cache
+def studies() -> Any:
+    """The module docs/studies.py."""
+    made = spec_from_file_location("studies", ROOT / "docs" / "studies.py")
+    assert made
+    assert made.loader
+    module = sys.modules["studies"] = module_from_spec(made)
+    made.loader.exec_module(module)
+    return module
+
+
+@cache
+def is_older(name: str) -> bool:
+    return studies().OLDER in studies().recipe(studies().result(name))
+
+
+@named
+def test_verdicts_carry_the_digests_of_their_recipes(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if "#claim-" in text:
+        assert studies().linked(text) == text, "run `python docs/studies.py`"
+
+
+@named
+def test_a_page_says_where_a_verdict_is_by_an_older_recipe(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    report = page.with_suffix(".json")
+    if page.parent.name == "studies" and report.is_file():
+        older = is_older(page.stem)
+        assert studies().of_recipe(studies().result(page.stem)) in text, "run `python docs/studies.py`"
+        assert (f"**{studies().OLDER}**, see below" in text) == older
+        return
+    for part in re.split(r"\n\s*\n|\n(?=\|)", text):  # paragraphs, and rows of tables
+        named_here = set(re.findall(r"studies/([\w-]+)\.md(?:#claim-[^)]*)?\)", part))
+        seen = re.sub(r'"[^"]*"', "", part)
+        stated = CLAIM.search(part) or "#claim-" in part or (page.name == "study.md" and part.startswith("| `"))
+        if stated and named_here:
+            assert ("older recipe" in " ".join(seen.split())) == any(map(is_older, named_here)), part
+
+
+def test_a_recipe_that_changes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one number, by the words of one claim, and by a claim that is asked no more."""
+    module, name = studies(), "step-size"
+    found = module.result(name)
+    assert (is_older(name), module.otherwise(found)) == (False, [])
+    then = experiment.text_of(name)
+    for old, new, differing in (
+        ("margin = 0.005", "margin = 0.006", []),
+        ("has a lower ECE with the mean", "has another ECE with the mean", ["CE", "FL-3"]),
+        ('id = "sum"', 'id = "total"', ["sum"]),
+    ):
+        assert old in then[0]
+        monkeypatch.setattr(module, "text_of", lambda _, old=old, new=new: (then[0].replace(old, new), then[1]))
+        assert module.OLDER in module.of_recipe(found)
+        assert module.otherwise(found) == differing
+        assert f'"holds, older recipe {found.facts["recipe_sha256"][:8]}"' in module.linked(
+            '[so](studies/step-size.md#claim-sum "holds")'
+        )
+
+
+# Numbers in sentences about studies are those of a result, rounded as they are printed.
+
+NUMBER = re.compile(r"(?<![\w.#/-])-?(?:\d[\d,]*)?\.?\d+(?![\w/]|\.\d)")
+TIMES = re.compile(r"([\d.]+)(?: to ([\d.]+))? times (?:the|as many) rows")
+POWER = re.compile(r"(\w+) seeds find (slopes that differ .*?)(?:,|$)")
+SPELLED = {"three": 3, "five": 5, "ten": 10}
+
+
+def numbers(text: str) -> set[float]:
+    return {
+        float(one.replace(",", "")) for one in re.findall(r"(?<![\w.])(?:\d[\d,]*)?\.?\d+(?:e[-+]?\d+)?(?!\w)", text)
+    }
+
+
+SPOKEN = {
+    "ece": "ECE|calibrat",
+    "nll": "NLL",
+    "train_nll": "NLL|training rows",
+    "error": "[Ee]rr|accura",
+    "confidence_gap": r"\bgap\b|confiden",
+    "train_confidence_gap": "training rows",
+    "temperature": "[Tt]emperature",
+    "lambda_max": "λmax",
+}
+"""What a paragraph about a metric says; another metric is called by its name, without what stands between its words."""
+
+
+@cache
+def measured(name: str) -> dict[str, set[float]]:
+    """Of a result, by metric: the means and intervals of arms. Under "": claims, facts, and tables of other things."""
+    parts = json.loads((ROOT / "docs" / "studies" / f"{name}.json").read_bytes())
+    tables = [one for one in parts["tables"] if not one["name"].startswith("arms ")]
+    kept = [tables, [one["name"] for one in parts["tables"]], parts["checks"], parts["facts"], parts.get("notes")]
+    found = {"": numbers(json.dumps(kept, ensure_ascii=False))}
+    for one in parts.get("estimates", []):
+        of = [one.get(key) for key in ("value", "low", "high")]
+        found.setdefault(one["name"].split()[0], set()).update(abs(value) for value in of if value is not None)
+        found[""] |= numbers(str(one["scope"]))
+    for table in (one for one in parts["tables"] if one["name"].startswith("arms ")):  # means ± SD
+        for metric, cells in zip(table["columns"][1:], list(zip(*table["rows"], strict=True))[1:], strict=True):
+            found.setdefault(metric.split()[0], set()).update(*(numbers(str(cell)) for cell in cells))
+    return found
+
+
+def about(name: str, paragraph: str) -> set[float]:
+    """The numbers of a result that a paragraph may state: those of the metrics that it speaks of."""
+    found = measured(name)
+    said = {one for one in found if re.search(SPOKEN.get(one, "|".join(one.split("_"))), paragraph, re.IGNORECASE)}
+    return set().union(*(found[one] for one in {"", *said}))
+
+
+@cache
+def known() -> set[float]:
+    """Rows of the digits, and of the script that makes the images of 16 x 16, with the tenth that is held out; bins."""
+    with np.load(ROOT / "sample_data" / "digits.npz") as digits:
+        rows = {float(len(digits[name])) for name in digits.files if name.endswith("_labels")}
+    page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
+    made = page[page.index("## CIFAR-10 at 16 x 16") : page.index("## A recipe")]
+    return {*rows, *numbers(made), 5000 / 10, 15}
+
+
+@cache
+def printed() -> set[float]:
+    return numbers((ROOT / "calibcli" / "lab" / "study" / "builtin" / "mukhoti2020.csv").read_text(encoding="utf-8"))
+
+
+def rounds_to(number: str, allowed: set[float], scales: tuple[int, ...]) -> bool:
+    """Whether a number is one of those allowed, to its digits."""
+    text = number.replace(",", "").lstrip("-")
+    half = 0.5 * 10.0 ** -len(text.partition(".")[2]) * (1 + 1e-9)
+    return any(abs(scale * one - float(text)) <= half for one in allowed for scale in scales)
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=lambda page: page.name)
+def test_numbers_in_the_prose_of_studies_are_those_of_their_results(page: Path) -> None:
+    whole = page.read_text(encoding="utf-8").partition("<!-- study -->")[0]
+    own = {page.stem} if page.with_suffix(".json").is_file() else set()
+    for paragraph in re.split(r"\n\s*\n", re.sub(r"(?ms)^```.*?^```|^(?:#|!|\||    ).*?$", "", whole)):
+        linked = set(re.findall(r"([\w-]+)\.md(?:#claim-[^)]*)?\)", paragraph))
+        names = own | {name for name in linked if (ROOT / "docs" / "studies" / f"{name}.json").is_file()}
+        words = re.sub(r"`[^`]*`", "", re.sub(r"\]\([^)]*\)", "]", " ".join(paragraph.split())))
+        for sentence in re.split(r"(?<=[.!?])\s+(?=[*A-Zγλ\"\[(])", words):
+            allowed = set().union(known(), *(about(name, words) for name in names))
+            allowed |= printed() if OF_A_PAPER.search(sentence) or "the paper" in sentence else set()
+            allowed |= numbers(sentence) if "simulations" in sentence else set()  # the test below
+            scales = (1, 100) if re.search(r"%|\bpoints?\b", sentence) else (1,)
+            for number in NUMBER.findall(sentence):
+                assert rounds_to(number, allowed, scales), (number, sentence)
+            for many in filter(None, (one for match in TIMES.findall(sentence) for one in match)):
+                said = re.findall(r"([\d.]+) times the rows", str([studies().result(name).tables for name in names]))
+                assert rounds_to(many, set(map(float, said)), (1,)), (many, sentence)
+
+
+def test_the_power_that_a_page_states_is_the_measured_one() -> None:
+    table = (ROOT / "docs" / "measured" / "study.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"(?m)^\| alike: .*?(\d+) times.*? \| 1,000 \| (.*?) \|$", table))
+    found = []
+    for page in sorted(ROOT.glob("docs/studies/*.md")):
+        for seeds, said in POWER.findall(" ".join(page.read_text(encoding="utf-8").split())):
+            for fold, percent in re.findall(r"(\w+)fold in (\d+) %", said):
+                column = (3, 5, 10, 20).index(SPELLED[seeds])
+                assert rows[str(SPELLED[fold])].split(" | ")[column] == percent, (page.name, seeds, fold)
+                found.append(percent)
+    assert found
+
+
+def test_the_printed_cells_are_counted() -> None:
+    """Against the table of the paper and a result, read without the package."""
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    told = re.findall(r"(?m)^\| (\S+) \| (CIFAR\S+|20 News\w+|Stanf.*?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", page)
+    with (ROOT / "calibcli" / "lab" / "study" / "builtin" / "mukhoti2020.csv").open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    cell = [key for key in lines[0] if re.match("error|nll|ece|adaece|mce|high_", key)]
+    wanted: dict[tuple[str, str], int] = {}
+    for line in lines:
+        of = (line["network"], line["data"])
+        wanted[of] = wanted.get(of, 0) + sum(bool(line[key]) for key in cell)
+    assert {(network, data): int(count) for network, data, count, *_ in told} == wanted
+    assert all(int(count) == sum(map(int, parts)) for *_, count, a, b, c in told for parts in [(a, b, c)])
+    estimates = json.loads((ROOT / "docs" / "studies" / "text.json").read_bytes())["estimates"]
+    ours = {(one["scope"], one["name"]): one["value"] for one in estimates}
+    theirs = {line["arm"]: line for line in lines if line["network"] == "text_cnn"}
+    pairs = [
+        (float(line[key]) - float(theirs["CE"][key]), ours[arm, key] - ours["CE", key])
+        for arm, line in theirs.items()
+        for key in cell
+        if arm != "CE" and line[key] and theirs["CE"][key] and ours.get((arm, key)) is not None
+    ]
+    same = sum(np.sign(a) == np.sign(b) for a, b in pairs)
+    assert f"20 Newsgroups | {len(pairs)} | {same} | {len(pairs) - same} |" in page
 
 
 def test_the_table_of_studies_counts_their_verdicts() -> None:

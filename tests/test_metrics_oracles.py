@@ -222,6 +222,11 @@ def o_cox(r: Rows) -> np.ndarray:
     return np.asarray(found.x)
 
 
+def o_tail(z: list[float], y: int) -> float:
+    margin = z[y] - max(other for k, other in enumerate(z) if k != y)
+    return math.exp(-margin) if margin > 0 else 1.0
+
+
 def o_temperature_gain(r: Rows) -> float:
     from scipy.optimize import minimize_scalar
 
@@ -426,6 +431,7 @@ ORACLES: dict[str, list[tuple[str, Callable[[Rows], float], float]]] = {
         ("ppv:at=0.2", of_event(lambda p, y: y, lambda p, y: p >= 0.2), 1e-12),
     ],
     "observed_expected": [("observed_expected", lambda r: r.mean(lambda i: r.a[i]) / r.mean(lambda i: r.c[i]), 1e-12)],
+    "margin_tail": [("margin_tail", lambda r: r.mean(lambda i: o_tail(r.z[i], r.y[i])), 1e-12)],
     "temperature_gain": [("temperature_gain", o_temperature_gain, 1e-6)],
     **{f"corp_{part}": both_scores(part) for part in ("mcb", "dsc", "unc")},
     "auc": [("auc", lambda r: o_concordance(Rows(np.array(r.z), np.array(r.y), positive=True)), 1e-11)],

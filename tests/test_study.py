@@ -988,11 +988,16 @@ name = "CE times {by}"
 from = "CE"
 change = "logits:by={by}"
 by = [2]
+[[arm]]
+name = "CE permuted"
+from = "CE"
+change = "labels:permute"
 """
 
 
 def test_arms_that_change_the_networks_of_another_are_added_to_a_finished_study(tmp_path: Path) -> None:
-    """Measured as others are, and made of the weights that the folder has; two changes, one of which moves nothing."""
+    """Measured as others are, and made of the weights that the folder has; of three changes one moves nothing, and one
+    the labels alone."""
     text = re.sub(r'(?s)\[\[arm\]\]\nname = "FL.*', "[measure]\n", LITTLE.replace("epochs = 2", "epochs = 1"))
     text = text.replace("seeds = 2", "seeds = 1") + 'curvature = ["trace", "fisher_rao", "fisher_rao after"]\n'
     first = parsing.parse(text, "little.toml")
@@ -1000,30 +1005,38 @@ def test_arms_that_change_the_networks_of_another_are_added_to_a_finished_study(
     work.work(first, tmp_path, lambda fraction, words: None)
     study = parsing.parse(text.replace("[measure]", f"{CHANGED}[measure]"), "little.toml")
     assert parsing.parse(parsing.written(study), "kept") == study
-    assert [arm.made for arm in study.arms[1:]] == ["rescale:by=4 of CE", "logits:by=2 of CE"]
+    assert [arm.made for arm in study.arms[1:]] == ["rescale:by=4 of CE", "logits:by=2 of CE", "labels:permute of CE"]
     assert (study.arms[2].at, study.arms[2].loss) == ({"by": 2}, "ce")
     axis = dataclasses.replace(parsing.parse(LITTLE, "little.toml").claims[1], keys={"along": "nll"})
     assert study.asked(axis) == list(first.arms)  # all that are trained
     with pytest.raises(UsageError, match="arms differ"):
         parsing.keep(dataclasses.replace(study, arms=study.arms[1:]), tmp_path)
     parsing.keep(study, tmp_path)
-    plain, rescaled, scaled = (work.StudyRun(arm, study.arch[0], 0) for arm in study.arms)
+    plain, rescaled, scaled, permuted = (work.StudyRun(arm, study.arch[0], 0) for arm in study.arms)
     weights = tmp_path / plain.folder / "model.safetensors"
     weights.rename(tmp_path / "away")
     with pytest.raises(InputError, match=r"model.safetensors is missing: CE rescaled, .* is made of it"):
         work.work(study, tmp_path, lambda fraction, words: None)
     (tmp_path / "away").rename(weights)
     work.work(study, tmp_path, lambda fraction, words: None)
-    before, same, twice = (work.record(tmp_path, run) for run in (plain, rescaled, scaled))
-    z = [calibcli.read(tmp_path / run.folder / "test.npz").logits for run in (plain, rescaled, scaled)]
+    before, same, twice, other = (work.record(tmp_path, run) for run in (plain, rescaled, scaled, permuted))
+    read = [calibcli.read(tmp_path / run.folder / "test.npz") for run in (plain, rescaled, scaled, permuted)]
+    z = [rows.logits for rows in read]
     assert (z[1].tobytes(), z[2].tobytes()) == (z[0].tobytes(), (2 * z[0]).tobytes())
+    assert z[3].tobytes() == z[0].tobytes()
+    assert (read[3].labels != read[0].labels).any()
+    assert sorted(read[3].labels) == sorted(read[0].labels)
+    assert other["trace of ce"] == before["trace of ce"]
+    assert other["fisher_rao of ce"] == pytest.approx(before["fisher_rao of ce"], rel=1e-9)
+    for name in ("train_nll", "fisher_rao after of ce"):
+        assert other[name] != pytest.approx(before[name], rel=0.01), name
     assert same["trace of ce"] > 1.1 * before["trace of ce"]
     for name in ("fisher_rao of ce", "fisher_rao after of ce", "train_nll", "train_confidence_gap"):
         assert same[name] == pytest.approx(before[name], rel=1e-5), name
     assert twice["fisher_rao after of ce"] == pytest.approx(before["fisher_rao after of ce"], rel=1e-4)
     assert abs(twice["fisher_rao of ce"] / before["fisher_rao of ce"] - 1) > 0.1
     assert [(one["rows"], one["data"]) for one in (same, twice)] == [(before["rows"], before["data"])] * 2
-    assert (same["is"]["change"], before["is"].get("change")) == ("rescale:by=4", None)
+    assert [one["is"].get("change") for one in (same, other, before)] == ["rescale:by=4", "labels:permute=true", None]
 
 
 def test_a_network_that_diverged_is_not_changed(tmp_path: Path) -> None:
@@ -1050,6 +1063,7 @@ def test_a_network_that_diverged_is_not_changed(tmp_path: Path) -> None:
         ('change = "rescale:by=4"', "", "an arm needs a name and a loss, or from and change"),
         ("rescale:by=4", "rescal:by=4", "unknown change of a network 'rescal'"),
         ("rescale:by=4", "rescale:by=-4", "by="),
+        ("labels:permute", "labels", "write labels:permute=..."),
         ("[measure]", '[measure]\nlog = ["nll"]\nmoments = [100]', "arm CE rescaled is not trained, and has no log"),
     ],
 )

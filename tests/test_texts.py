@@ -122,6 +122,8 @@ def test_vectors_of_words(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="no text of vectors"):
         vectors(path, ["", "b"], 2)
+    with pytest.raises(InputError, match=r"absent\.txt is missing"):
+        vectors(tmp_path / "absent.txt", ["", "b"], 2)
 
 
 def test_the_network_is_its_formula() -> None:

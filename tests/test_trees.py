@@ -102,6 +102,19 @@ def test_lines_are_read_as_they_are_nested() -> None:
     assert [label for label, _ in phrases] == [2, 2, 3, 1, 3, 4, 3]
 
 
+@pytest.mark.regression
+def test_a_no_break_space_is_part_of_a_word_as_in_the_published_file(tmp_path: Path) -> None:
+    """Three lines of `train.txt` have one between a number and its fraction, and none ends in it."""
+    line = "(3 (2 (2 A) (3 8\u00a01\\/2)) (3 (2 wit)\t(3 !)))"
+    words, nodes = texts.parsed(line)
+    assert [word for word in words if word] == ["A", "8\u00a01\\/2", "wit", "!"]
+    assert [label for label, _, _ in nodes] == [2, 3, 2, 2, 3, 3, 3]
+    (tmp_path / "train.txt").write_text(f"(4 good)\n{line}\r\n(0 bad)\n", encoding="utf-8", newline="")
+    data = load(f"{tmp_path}#train")
+    assert len(data.labels) == 9
+    assert "8\u00a01\\/2" in data.words
+
+
 @pytest.mark.parametrize(
     "line",
     [

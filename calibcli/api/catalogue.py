@@ -85,8 +85,8 @@ REGISTRIES = {
     "changes": Catalogued(
         "calibcli.lab.training.recipes.CHANGES",
         "calib study, change of an arm",
-        "a trained network; inputs (n, ...) of floats",
-        "the network, changed in place",
+        "a trained network and inputs (n, ...) of floats, or labels (n,)",
+        "the network, changed in place, or other labels (n,)",
     ),
     "claims": Catalogued(
         "calibcli.lab.study.claims.KINDS",

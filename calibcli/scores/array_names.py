@@ -932,11 +932,13 @@ def _with_labels_of_numbers(
         InputError: the labels are names, and predictions prove which column is of which.
     """
     first, k = contents[0], array.shape[1]
+    named = label_candidates([n for n in first.arrays if n != name])
+    if named and first.arrays[named[0]].dtype.kind in "biuf":  # the rest need not be read: prompts, say
+        return [*contents]
     look, table = lines_of_options.ColumnLook(first), np.asarray(column_evidence.sample(array), np.float64)
     numbers = [str(i) for i in range(k)]
     free = {n: values for n, values in look.groups.items() if n != name}
     proved = [n for n in free if column_evidence.order_of(look.cells[n], table)]
-    named = label_candidates([n for n in first.arrays if n != name])
     if proved and len(named) == 1 and named[0] not in proved and not any(map(is_number, free.get(named[0], ["0"]))):
         stated = lines_of_options.lines_with_labels(first, name, table, None)
         problem = f"labels '{named[0]}' in {where[0]} are names; '{proved[0]}' tells which column is of which"

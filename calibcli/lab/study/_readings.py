@@ -54,12 +54,16 @@ def names() -> list[str]:
     return [ERROR, *(name for name, kind in kinds if issubclass(kind, MeanOf | GapNorm))]
 
 
-def sums(name: str, columns: Columns) -> RowSums:
-    """Write a metric of a study, one of `names`, as sums over rows; bins stay those of the original rows."""
+def sums(name: str, columns: Columns, rows: Predictions | None = None) -> RowSums:
+    """Write a metric of a study, one of `names`, as sums over rows; bins stay those of the original rows.
+
+    Args:
+        rows: the scores, for metrics that read them again.
+    """
     if name == ERROR:
         return means(np.asarray(~columns.correct, np.float64))
     choice = METRICS.choose(name)
-    statistic = choice(Sample.of(columns))
+    statistic = choice(Sample.of(columns, rows))
     if isinstance(statistic, GapNorm):
         return binned(statistic, choice.options)
     values = np.asarray(statistic.values, np.float64)
@@ -155,7 +159,7 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
                 for suffix, rows in mapped:
                     table = unrenormalised(rows, study.masked) if reading else columns(rows, class_bins=())
                     for name in names:
-                        summed = sums(name, table)
+                        summed = sums(name, table, rows)
                         values.setdefault(name + suffix + reading, []).append(summed.value)
                         if traits(name).gaps != "largest":  # on draws of the rows it is larger than on the rows
                             spread.setdefault(name + suffix + reading, []).append(summed.drawn(times))

@@ -146,7 +146,7 @@ def _facts(study: Study, save: Path, with_digests: int) -> dict[str, Any]:
         "size": study.size or "as written",
         "seeds": study.seeds,
         "command": command(study),
-        "recipe_sha256": hashlib.sha256(parsing.written(study).encode()).hexdigest(),
+        "recipe_sha256": digest(study),
         "cost": study.cost,
         "spent": {"hours": sum(float(one.get("seconds", 0)) for one in records) / 3600},
         "cite": study.bibtex,
@@ -154,6 +154,11 @@ def _facts(study: Study, save: Path, with_digests: int) -> dict[str, Any]:
         "files": f"verified: those of {with_digests} runs have the sha256 of their records" if with_digests else "",
         "runs": f"{sum(map(bool, records))} of {len(records)}",
     }
+
+
+def digest(study: Study) -> str:
+    """Hash the recipe of a study as `study.toml` has it, which decides what its verdicts are about."""
+    return hashlib.sha256(parsing.written(study).encode()).hexdigest()
 
 
 def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> ClaimVerdict:

@@ -20,13 +20,14 @@ import numpy as np
 
 from calibcli.core.errors import InputError, UsageError, printable
 from calibcli.core.files import atomic, guarding, samples, sha256
+from calibcli.core.result import Result
 from calibcli.lab.study.experiment import TRAIN, Arm, Study
 from calibcli.lab.training.batches import Parts
 from calibcli.lab.training.fit import begin, changed, run_all
 from calibcli.lab.training.options import Setup
-from calibcli.lab.training.recipes import CHANGES
+from calibcli.lab.training.recipes import CHANGES, relabelled
+from calibcli.networks import curvature, inference
 from calibcli.networks import device as devices
-from calibcli.networks.curvature import curvature
 from calibcli.networks.dataset import synthetic
 from calibcli.networks.user_code import NAMES_CODE
 
@@ -319,6 +320,22 @@ def _made(study: Study, run: StudyRun, save: Path, progress: Progress) -> dict[s
     return {**numbers, "data": facts.get("data", ""), "rows": facts["rows"]}
 
 
+def _curvature(study: Study, run: StudyRun, save: Path, loss: str, terms: dict[str, Any]) -> Result:
+    """Measure the curvature of a run on validation rows, or on test rows where there are none."""
+    arch = run.arch if NAMES_CODE.fullmatch(run.arch.partition(",")[0]) else None
+    named = rows(study, "validation", save) or rows(study, "test", save)
+    weights: dict[str, Any] = {"arch": arch, "arch_file": None, "trust": False, "kind": None}
+    network, data = curvature.opened(save / run.folder / WEIGHTS, named, **weights)
+    data = relabelled(data, run.arm.change) if run.arm.change else data
+    options: dict[str, Any] = {
+        "seed": run.seed,
+        "device": devices.pick(study.device),
+        "dtype": devices.dtype("float32"),
+    }
+    asked, forward = study.curvature, inference.logits
+    return curvature.measure(network.model, data, *asked, loss=loss, forward=forward, **options, terms=terms)
+
+
 def _train(study: Study, run: StudyRun, fields: Mapping[str, Any], save: Path, progress: Progress) -> None:
     """Make the network of a run, and measure its curvature."""
     folder = save / run.folder
@@ -332,16 +349,7 @@ def _train(study: Study, run: StudyRun, fields: Mapping[str, Any], save: Path, p
         for loss in study.losses if study.curvature else ():
             loss_spec = run.arm.loss.partition("+")[0] if loss == "train" else loss
             terms: dict[str, Any] = {}
-            around = curvature(
-                folder / WEIGHTS,
-                rows(study, "validation", save) or rows(study, "test", save),
-                *study.curvature,
-                loss=loss_spec,
-                arch=run.arch if NAMES_CODE.fullmatch(run.arch.partition(",")[0]) else None,
-                seed=run.seed,
-                device=study.device,
-                terms=terms,
-            )
+            around = _curvature(study, run, save, loss_spec, terms)
             outcome |= {f"{quantity} of {loss}": around[quantity].value for quantity in study.curvature}
             of_rows |= {f"{quantity} of {loss}": of_quantity for quantity, of_quantity in terms.items()}
         if of_rows:

@@ -28,7 +28,7 @@ from calibcli.lab.training._evaluation import CONFIDENCES, NORMS, snapshot_name
 from calibcli.lab.training._one_model import Start, TrainedModel, fit, train_numbers, write
 from calibcli.lab.training.batches import Loader, Parts, Split, open_parts, standardised
 from calibcli.lab.training.options import Progress, Setup, Training
-from calibcli.lab.training.recipes import CHANGES, Recipe, own_loss
+from calibcli.lab.training.recipes import CHANGES, Recipe, own_loss, relabelled
 from calibcli.metrics import registry
 from calibcli.metrics.paired import differences
 from calibcli.networks import checkpoint, inference, losses
@@ -262,7 +262,7 @@ def run_all(setup: Setup) -> Result:
 
 
 def changed(setup: Setup, weights: Path, change: str) -> dict[str, Any]:
-    """Change a trained network (`CHANGES`), and write in the folder of a run what `run_all` writes of a trained one.
+    """Change a trained network or its labels (`CHANGES`), and write what `run_all` writes of a trained one.
 
     Args:
         setup: the options that it was trained with, but for the folder.  weights: its parameters, as `fit` writes them.
@@ -279,8 +279,11 @@ def changed(setup: Setup, weights: Path, change: str) -> dict[str, Any]:
     model = start.model.to(where, dtype).eval()
     model.load_state_dict(load_file(weights, str(where)))
     few, _ = parts.train.batch(np.arange(min(FEW, len(parts.train))), device=where, dtype=dtype)
-    with torch.no_grad(), devices.full_float32():
-        CHANGES.choose(change)(model, lambda: inference.logits(model, few))
+    measured: dict[str, Any] = {role: relabelled(data, change) for role, data in parts.items()}
+    parts = dataclasses.replace(parts, **measured)
+    if not (chosen := CHANGES.choose(change)).traits.labels:
+        with torch.no_grad(), devices.full_float32():
+            chosen(model, lambda: inference.logits(model, few))
     loss = setup.loss if isinstance(setup.loss, str) else "ce"
     run = TrainedModel(Recipe(loss=loss, seed=setup.seed, **setup.fields_of(Training)), setup.save, model)
     run.train = train_numbers(model, Loader(parts.train, where, dtype), setup.batch_size)

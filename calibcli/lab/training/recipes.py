@@ -22,9 +22,11 @@ from calibcli.core.options import Positive, Range, Seed, check_options
 from calibcli.core.registries import Choice, Registry, Traits
 from calibcli.lab.training.options import Training
 from calibcli.networks import losses
+from calibcli.networks.dataset import Dataset
 from calibcli.networks.deploy.checkpoint_export import last_linear
 from calibcli.networks.losses import registry
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
+from calibcli.scores.predictions import Ints
 
 # Augmentation of whole batches, on the device.
 
@@ -429,9 +431,18 @@ def constant(number: int, total: int, epochs: int) -> float:
     return 1.0
 
 
-# Changes of a trained network, which need no training.
+# Changes of a trained network, or of the labels that it is measured with; they need no training.
 
-CHANGES = Registry("change of a network", Traits)
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeTraits(Traits):
+    """What a change says of itself."""
+
+    labels: bool = False
+    """It is a function of the labels (N,) of the rows that a network is measured on; the network stays as it is."""
+
+
+CHANGES = Registry("change of a network", ChangeTraits)
 SAME = 1e-4  # of the largest logit: by how much rounding may move the logits of a function that stays
 
 
@@ -494,3 +505,24 @@ def scaled_logits(model: nn.Module, run: Callable[[], Tensor], *, by: Positive) 
     """
     for parameter in last_linear(model, run, "the network", "leave that arm out")[1].parameters():
         parameter.mul_(by)
+
+
+@CHANGES.add("labels", labels=True)
+def permuted_labels(labels: Ints, *, permute: bool, seed: Seed = 0) -> Ints:
+    """The labels of the rows of each part in an order that is drawn: the same network and inputs, other answers.
+
+    Ours: of a piecewise linear network the trace of cross-entropy depends on inputs and weights alone.
+
+    >>> permuted_labels(np.array([0, 0, 1, 2]), permute=True).tolist()
+    [1, 0, 2, 0]
+
+    Args:
+        labels: (N,) integers.
+    """
+    return labels[np.random.default_rng(seed).permutation(len(labels))] if permute else labels
+
+
+def relabelled(data: Dataset, change: str) -> Dataset:
+    """Return the rows that a changed network is measured on: with other labels if the change is one of labels."""
+    choice = CHANGES.choose(change)
+    return dataclasses.replace(data, labels=choice(data.labels)) if choice.traits.labels else data

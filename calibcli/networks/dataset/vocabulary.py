@@ -55,8 +55,9 @@ def vectors(path: str | Path, words: Sequence[str], width: int) -> tuple[NDArray
     place = {word: i for i, word in enumerate(words) if i}
     out, count = np.zeros((len(words), width), np.float32), 0
     fix = "pass vectors as GloVe has them, and a network with width= as they are long"
+    missing = refusing(FileNotFoundError, f"{os.fspath(path)} is missing", f"put it there as it is published, or {fix}")
     failed = refusing((OSError, UnicodeDecodeError), lambda error: f"{os.fspath(path)} is no text of vectors", fix)
-    with failed, open(path, encoding="utf-8") as lines:
+    with failed, missing, open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             word, *values = line.rstrip().rsplit(" ", width)
             header = number == 1 and len(values) == 1 and word.isdigit()

@@ -128,7 +128,7 @@ def _folder(root: Path) -> dict[str, bytes]:
 FILES = {"train": "train.txt", "validation": "dev.txt", "test": "test.txt"}
 CLASSES = ["negative", "neutral", "positive"]
 NEUTRAL, JOIN = 2, ""  # the neutral label; the "word" that joins the two trees before it
-TOKEN = re.compile(r"\(([0-4]) |([^\s()]+)|(\))")
+TOKEN = re.compile(r"\(([0-4]) |([^\s()]+)|(\))", re.ASCII)  # a no-break space is part of a word, as in `8\xa01\/2`
 Tree = tuple[list[str], list[tuple[int, int, int]]]
 
 
