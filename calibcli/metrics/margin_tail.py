@@ -8,7 +8,7 @@ from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.registry import METRICS, UNIT, Sample
 from calibcli.scores.predictions import Floats, Predictions, chunk_rows
 
-NO_ROWS = "needs the scores of each row, and a histogram of the rows was kept"
+NO_ROWS = "needs the scores of each row: the cells of a histogram do not tell it"
 
 
 @METRICS.add(values=UNIT, better="lower", unit="", needs_scores=True, papers=True)
