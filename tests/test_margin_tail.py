@@ -66,3 +66,14 @@ def test_a_study_draws_its_rows() -> None:
     assert "margin_tail" in readings.names()
     assert summed.value == pytest.approx(tails(rows).mean())
     assert summed.drawn(times) == pytest.approx(times @ tails(rows) / 50, rel=1e-5)
+
+
+def test_a_histogram_of_the_rows_has_no_margin(tmp_path: Path) -> None:
+    """Neither in the command that writes a part nor where parts are merged."""
+    rows = calibcli.from_arrays(RNG.normal(0, 2, (50, 3)), RNG.integers(0, 3, 50))
+    part = calibcli.Accumulator("margin_tail", "accuracy")
+    part.update(rows)
+    found = part.result()
+    assert found["accuracy"].value is not None
+    assert found["margin_tail"].value is None
+    assert "scores" in found["margin_tail"].reason

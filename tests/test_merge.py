@@ -72,6 +72,7 @@ BOUNDED = (
 )
 UNKNOWN = (
     "ece_sweep",
+    "margin_tail",
     "corp_mcb:score=log",
     "smece:variant=relplot",
     "calibration_p:bins=17",

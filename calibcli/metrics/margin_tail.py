@@ -8,6 +8,8 @@ from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.registry import METRICS, UNIT, Sample
 from calibcli.scores.predictions import Floats, Predictions, chunk_rows
 
+NO_ROWS = "needs the scores of each row: the cells of a histogram do not tell it"
+
 
 @METRICS.add(values=UNIT, better="lower", unit="", needs_scores=True, papers=True)
 def margin_tail(sample: Sample) -> MeanOf:
@@ -22,6 +24,9 @@ def margin_tail(sample: Sample) -> MeanOf:
     >>> round(calibcli.measure(logits, labels, "margin_tail")["margin_tail"].value, 4)
     0.1046
     """
+    if sample.columns.condensed:
+        none = np.zeros(sample.columns.n, bool)
+        return MeanOf(sample, none.astype(np.float64), none, (0.0, 1.0), empty=NO_ROWS)
     assert sample.predictions is not None  # as the trait `needs_scores` says
     return MeanOf(sample, tails(sample.predictions), ends=(0.0, 1.0))
 

@@ -514,7 +514,7 @@ def permuted_labels(labels: Ints, *, permute: bool, seed: Seed = 0) -> Ints:
     Ours: of a piecewise linear network the trace of cross-entropy depends on inputs and weights alone.
 
     >>> permuted_labels(np.array([0, 0, 1, 2]), permute=True).tolist()
-    [1, 0, 2, 0]
+    [1, 0, 0, 2]
 
     Args:
         labels: (N,) integers.
