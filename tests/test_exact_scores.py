@@ -72,7 +72,8 @@ class Exact(Rows):
 def of_event(spec: str) -> bool:
     """Whether a metric of two classes is of the event."""
     name = spec.partition(":")[0]
-    return "of" in METRICS.entries[name].options or name in TWO
+    options = METRICS.entries[name].options
+    return ("of" in options and options["of"].default == "auto") or name in TWO
 
 
 def oracle_value(spec: str, oracle: Callable[[Rows], float], p: np.ndarray, y: np.ndarray) -> float | None:

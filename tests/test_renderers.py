@@ -22,6 +22,7 @@ FOLDER = Path(render.__file__).parent
 ALLOWED = {
     ("table_contents.py", "accuracy"): "a column of bins.csv, whose names are a format",
     ("formats/toml.py", "inspect"): "the command whose result is `[data]`, how a file was read",
+    ("_side_by_side.py", "threshold"): "a detail of a score by AUROC, and the head of its column",
     ("formats/table.py", "accuracy"): "the axis of a diagram of the predicted class, whose columns have shorter heads",
 }
 """(file, word): why a renderer may compare with the name of a command or of a metric."""

@@ -236,8 +236,10 @@ def test_the_largest_scores_of_each_row_are_not_those_of_classes(tmp_path: Path,
         assert numbers(path) == pytest.approx(of(P, Y), abs=1e-9)
     else:
         assert "differ from row to row" in refused(path).problem
-    sorted_alone = calibcli.from_arrays(np.take_along_axis(P, order, 1), Y)
-    assert any("fall from the first column to the last" in note for note in sorted_alone.notes)
+    with pytest.raises(InputError, match="fall from the first column to the last"):
+        calibcli.from_arrays(np.take_along_axis(P, order, 1), Y)
+    ranked = calibcli.from_arrays(np.take_along_axis(P, order, 1), Y, classes=["a", "b", "c"])
+    assert any("fall from the first column to the last" in note for note in ranked.notes)
 
 
 # Fix lines of lists and texts.
