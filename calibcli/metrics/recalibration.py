@@ -167,7 +167,7 @@ def citl(sample: Sample, *, of: Of = "auto") -> Statistic:
     The slope is held at 1, as for the intercept of TRIPOD and of `val.prob` (Steyerberg 2010).
 
     >>> round(calibcli.measure(logits, labels, "citl")["citl"].value, 4)
-    -1.1871
+    -2.453
     """
     return InTheLarge(sample.view(of))
 
@@ -251,7 +251,7 @@ def ici(sample: Sample, *, of: Of = "auto") -> Statistic:
     Chance makes it positive: compare it with the level if calibrated. R's default curve is loess, which adapts more.
 
     >>> round(calibcli.measure(logits, labels, "ici")["ici"].value, 4)
-    0.0635
+    0.0646
     """
     return CurveDistance(sample.view(of), None)
 
@@ -261,7 +261,7 @@ def e50(sample: Sample, *, of: Of = "auto") -> Statistic:
     """Median of |p - π|, π as in `ici` (Austin & Steyerberg 2019).
 
     >>> round(calibcli.measure(logits, labels, "e50")["e50"].value, 4)
-    0.0635
+    0.0124
     """
     return CurveDistance(sample.view(of), 0.5)
 
@@ -271,7 +271,7 @@ def e90(sample: Sample, *, of: Of = "auto") -> Statistic:
     """90 % quantile of |p - π|, π as in `ici` (Austin & Steyerberg 2019).
 
     >>> round(calibcli.measure(logits, labels, "e90")["e90"].value, 4)
-    0.0635
+    0.235
     """
     return CurveDistance(sample.view(of), 0.9)
 
@@ -281,7 +281,7 @@ def emax(sample: Sample, *, of: Of = "auto") -> Statistic:
     """Largest |p - π| of a row, π as in `ici` (Harrell 2015).
 
     >>> round(calibcli.measure(logits, labels, "emax")["emax"].value, 4)
-    0.0635
+    0.2973
     """
     return CurveDistance(sample.view(of), 1.0)
 

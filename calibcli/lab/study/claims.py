@@ -792,8 +792,8 @@ def _one_curve(
 
     Ours: errors on both axes (York 1966), the kindest degree up to 5, and one offset of each cause.
 
-    >>> x, y = ([MeasuredArm(i * k + np.array([0.0, 0.01, -0.01])) for i in (1, 2, 3, 4, 5)] for k in (1, 2))
-    >>> one_curve(x, [one.times(-1) for one in y], {"lr": [1, 2], "batch_size": [3, 4]}).word
+    >>> x, y = ([MeasuredArm(f(i) * np.array([1.0, 1.01, 0.99])) for i in (1, 2, 3, 4, 5)] for f in (np.exp, float))
+    >>> one_curve(x, y, {"lr": [1, 2], "batch_size": [3, 4]}).word
     'holds'
     """
     members = {cause: [arms.names.index(name) for name in arms.levels[cause] if name != base] for cause in causes}
