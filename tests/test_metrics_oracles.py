@@ -314,7 +314,7 @@ def o_citl(r: Rows) -> float:
     from scipy.optimize import brentq
 
     def excess(a: float) -> float:
-        return r.mean(lambda i: r.a[i] - 1 / (1 + (1 - r.c[i]) / r.c[i] * math.exp(-a)))
+        return r.mean(lambda i: r.a[i] - (r.c[i] and 1 / (1 + (1 - r.c[i]) / r.c[i] * math.exp(-a))))  # 0 stays 0
 
     return float(brentq(excess, -60, 60, xtol=1e-14))
 
