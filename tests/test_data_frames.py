@@ -155,6 +155,7 @@ def fill(name: str, folder: Path) -> dict[str, Any]:
     assert set(needed) <= set(known), f"say what {name} takes as {set(needed) - set(known)}"
     more: dict[str, Any] = {
         "plan": {"min": {"accuracy": 0.5}},
+        "threshold": {"max_risk": 0.9},
         "check": {"max": {"ece": 0.3}},
         "train": {"epochs": 1},
     }.get(name, {})

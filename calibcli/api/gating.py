@@ -320,8 +320,8 @@ def threshold(
     promise = Promise(max_risk=max_risk, min_precision=min_precision, max_fpr=max_fpr, alpha=alpha)
     if how.get("multilabel"):
         raise UsageError("threshold takes one label per row", "find one for each label, as a binary problem")
-    named = how.get("by") or ()
-    by = [named] if isinstance(named, str) else [*named]
+    named: Any = how.get("by")
+    by = [named] if isinstance(named, str) else [*named] if isinstance(named, list | tuple | Mapping) else []
     if is_path(scores) and BY_CLASS in by:
         how["by"] = [name for name in by if name != BY_CLASS]
     rows = given(threshold, scores, labels, how, progress)
