@@ -71,8 +71,11 @@ def check(
             continue
         choice = source.judged(rule.gate)
         kind = judging.kind(choice)  # how a binned metric is binned, which a note under its gate repeats; else ""
-        checks += [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
+        judged = [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
+        checks += judged
         notes |= {judging.blind_spot(rule.gate.name, kind): None} if kind else {}
+        if all(one.outcome == "pass" for one in judged) and (said := judging.promise(rule, choice, source.k)):
+            notes[said] = None
     if not checks:
         none = "no gate is configured: write --max ece=0.05, or gates in calib.toml"
         checks.append(Check(rule="(none)", outcome="not_run", message=none))

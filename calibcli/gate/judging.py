@@ -304,5 +304,15 @@ def blind_spot(metric: str, kind: str) -> str:
     """Write the note under every gate on a binned metric: gaps within a bin that a PASS cannot rule out."""
     return (
         f"{metric} is the binned number ({kind.removeprefix('binned, ')}): a PASS does not see gaps that cancel "
-        "within a bin; a FAIL holds without bins too"
+        "within a bin (cutoff_loss bounds what they cost); a FAIL holds without bins too"
     )
+
+
+def promise(rule: LimitRule, choice: Choice[MetricTraits] | None, k: int | None) -> str:
+    """Write the note under a rule that passed, on what that means to whoever uses the model; "" for most metrics."""
+    if choice is None or not choice.traits.promise:
+        return ""
+    said = choice.traits.promise.format(limit=exact(rule.limit))
+    if choice.options["of"] == "top" or (k != 2 and choice.options["of"] == "auto"):
+        said += "; to act is to accept the predicted class"
+    return f"{said}; in each part by {rule.gate.by}" if rule.gate.by else said

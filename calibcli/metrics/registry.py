@@ -112,6 +112,9 @@ class MetricTraits(Traits):
     compared: bool = True
     """Its differences say something; `compare` and `scale` leave out by default what has False."""
 
+    promise: str = ""
+    """What a PASS means to whoever uses the model, a sentence with the {limit}, which a gate notes."""
+
     # of warnings
 
     gaps: Literal["", "one_sign", "both_signs", "largest", "squares", "of_classes"] = ""
