@@ -30,6 +30,7 @@ from calibcli.gate.check import Baselines, check
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import RecordedOutputs
 from calibcli.metrics.corp import SimulationCells
+from calibcli.metrics.cutoffs import CutoffStatistic
 from calibcli.scores.predictions import ArrayScores, Predictions
 
 SIZES = (200, 500, 1000, 5000)
@@ -216,8 +217,14 @@ Counts = dict[str, list[float]]
 
 def verdicts_alone(function: Any) -> Any:
     """Leave out the advice on rows and the null level that come with a verdict, which take most of the time."""
-    quiet = patch.object(sources, "to_decide", lambda *_, **__: None)
-    return quiet(patch.object(SimulationCells, "miscalibration", lambda *_: np.zeros(1))(function))
+    for owner, name, nothing in (
+        (sources, "to_decide", None),
+        (sources, "cutoff_rows", None),
+        (SimulationCells, "miscalibration", np.zeros(1)),
+        (CutoffStatistic, "calibrated", np.zeros(1)),
+    ):
+        function = patch.object(owner, name, lambda *_, nothing=nothing, **__: nothing)(function)
+    return function
 
 
 @verdicts_alone

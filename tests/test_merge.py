@@ -57,6 +57,8 @@ BOUNDED = (
         "corp_mcb",
         "corp_dsc",
         "corp_dsc:score=log",
+        "cutoff_error",
+        "cutoff_loss",
         "ece2_debiased:method=split-merge",
         "smece",
         "smece:sigma=0.05",

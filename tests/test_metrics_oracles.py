@@ -130,6 +130,24 @@ def o_classwise(r: Rows, bins: int = 15, edges: str = "right", threshold: float 
     return mean if norm == "l1" else math.sqrt(mean)
 
 
+def o_cutoff_error(r: Rows) -> float:
+    """Over all intervals between two of the probabilities."""
+    levels = sorted(set(r.c))
+    gap = {v: math.fsum(c - a for c, a in zip(r.c, r.a) if c == v) / r.n for v in levels}
+    return max(abs(math.fsum(gap[v] for v in levels[i:j])) for j in range(len(levels) + 1) for i in range(j))
+
+
+def o_cutoff_loss(r: Rows) -> float:
+    """At each probability as the break-even point, and just above it, over all other cutoffs."""
+    worst = 0.0
+    for t in set(r.c):
+        for acts in (lambda c, t=t: c >= t, lambda c, t=t: c > t):
+            stated = math.fsum(a - t for c, a in zip(r.c, r.a) if acts(c))
+            best = max(math.fsum(a - t for c, a in zip(r.c, r.a) if c >= s) for s in (*set(r.c), 2.0))
+            worst = max(worst, (best - stated) / r.n)
+    return worst
+
+
 def smoothed(r: Rows, sigma: float, points: int = 2500) -> float:
     """Midpoint rule over the reflected kernel, image by image."""
     t = (np.arange(points) + 0.5) / points
@@ -364,6 +382,8 @@ ORACLES: dict[str, list[tuple[str, Callable[[Rows], float], float]]] = {
         ("mmce:weighted=true", lambda r: o_mmce(r, weighted=True), 1e-9),
         ("mmce:square=true", lambda r: o_mmce(r, square=True), 1e-9),
     ],
+    "cutoff_error": [("cutoff_error", o_cutoff_error, 1e-11)],
+    "cutoff_loss": [("cutoff_loss", o_cutoff_loss, 1e-11)],
     "spiegelhalter_z": [("spiegelhalter_z", o_spiegelhalter, 1e-11)],
     "calibration_p": [("calibration_p", o_p_value, 0.1)],
     "cox_slope": [("cox_slope", lambda r: float(o_cox(r)[1]), 1e-5)],

@@ -314,5 +314,5 @@ def promise(rule: LimitRule, choice: Choice[MetricTraits] | None, k: int | None)
         return ""
     said = choice.traits.promise.format(limit=exact(rule.limit))
     if choice.options["of"] == "top" or (k != 2 and choice.options["of"] == "auto"):
-        said += "; to act is to accept the predicted class"
+        said += "; to act is to accept the prediction"
     return f"{said}; in each part by {rule.gate.by}" if rule.gate.by else said

@@ -23,12 +23,14 @@ from calibcli.core.result import Estimate, Result, Table
 from calibcli.core.scope import Scope
 from calibcli.core.statistics import bisect, normal_quantile, normal_share, normals, unseen_reach
 from calibcli.gate import baseline, judging
+from calibcli.gate._simulated import CutoffPopulation
 from calibcli.gate.baseline import Pairing
 from calibcli.gate.config import MIN_N, Gate
 from calibcli.gate.judging import Side, rule
 from calibcli.gate.options import Assumptions
 from calibcli.metrics import Sample, binned_bounds, choose, columns_of, estimates
 from calibcli.metrics.binned_bounds import Method, norm_quantile
+from calibcli.metrics.cutoffs import CutoffStatistic
 from calibcli.metrics.intervals import End, MeanOf, WeightedMean
 from calibcli.metrics.registry import MetricTraits, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
@@ -382,6 +384,7 @@ POWERS = (0.5, 0.8, 0.9, 0.95)
 POINTS = 40
 
 PILOTS, QUICK_DRAWS = 25, 500  # other pilots that are simulated, and the draws for each
+CUTOFF_DRAWS, QUICK_CUTOFF = 150, 50  # samples of a number of rows, where each is simulated; of advice and other pilots
 NORMAL_90 = 1.2815515655446004  # normal quantile of .9
 CROSS_FITTED = 1.14  # gains are measured with fitted temperatures, for which simulations need 14 % more rows
 
@@ -512,6 +515,8 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     sample = Sample.of(columns_of(pilot, [choice]), pilot, a.seed)
     [e] = estimates(sample, [choice], level=0.9)
     statistic = choice(sample)
+    if isinstance(statistic, CutoffStatistic) and e.value is not None:
+        return _cutoff(statistic, e, choice, limit, a)
     # the rows of one outcome, a slope or an area need other arithmetic than that of `mean_power`
     every = isinstance(statistic, MeanOf) and statistic.rows.n == pilot.n
     if e.value is None or e.n is None or not every:
@@ -571,6 +576,59 @@ def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
     rule: dict[str, Any] = {"metric": spec, "side": "max", "limit": limit}
     others = [power(pilot, draws=QUICK_DRAWS) for pilot in pilots]
     return Need(**rule, truth=truth, assumed=assumed, chance=power(population), others=others, independent=True)
+
+
+def _cutoff(
+    statistic: CutoffStatistic, e: Estimate, choice: Choice[MetricTraits], limit: float, a: Assumptions
+) -> Need:
+    """Plan by simulation, at the value of the pilot less what chance adds to it, or of a calibrated model."""
+    assert e.value is not None
+    own = a.pilot is not None and a.truth is None
+    truth = a.truth or 0.0
+    if own:
+        truth = max(e.value - float(statistic.calibrated().mean()), 0.0)
+        if truth == 0:
+            problem = (
+                f"the pilot's {e.n:,} rows show no {choice.spec} beyond what is noise, which may hide any small one"
+            )
+            raise UsageError(problem, "pass --truth with the value to plan for (0: a calibrated model), or more rows")
+    populations = [
+        CutoffPopulation.of(statistic, value, own_gaps=a.pilot is not None)
+        for value in (truth, *((e.low or 0.0, e.high or truth) if own else ()))
+    ]
+    if populations[0].truth < 0.99 * truth:
+        most = f"{choice.spec} is at most {populations[0].truth:.3g} with these probabilities"
+        problem = f"--truth {truth:g} is out of reach: {most}"
+        raise UsageError(problem, "pass a smaller one")
+
+    def power(population: CutoffPopulation, draws: int) -> Power:
+        if (population.truth > limit) != (truth > limit):  # no number of rows shows it another verdict than its own
+            return lambda n: (0.0, 0.0)
+        return lambda n: (
+            population.chance(0, n, limit, a.alpha, draws),
+            population.chance(1, n, limit, a.alpha / a.slices, draws),
+        )
+
+    chance, *others = map(power, populations, (CUTOFF_DRAWS, QUICK_CUTOFF, QUICK_CUTOFF))
+    source = (
+        "probabilities of the pilot"
+        if a.pilot is not None
+        else f"a calibrated synthetic model of {a.n_classes} classes"
+    )
+    assumed = f"{source}, true {choice.spec} {truth:.4g}" + (" (its own, less what is noise)" if own else "")
+    rule: dict[str, Any] = {"metric": choice.spec, "side": "max", "limit": limit, "independent": True}
+    return Need(**rule, truth=truth, assumed=assumed, chance=chance, others=others)
+
+
+def cutoff_rows(statistic: CutoffStatistic, limit: float, *, alpha: float, family: int) -> int | None:
+    """Return about the rows at which a gate reaches the true verdict in 4 of 5 cases; None beyond 10⁹."""
+    noise = float(statistic.calibrated().mean())
+    truth = max(statistic.value - noise, 0.0)
+    population, n = CutoffPopulation.of(statistic, truth), statistic.rows.total
+    side, error = (1, alpha / family) if truth > limit else (0, alpha)
+    return rows_for(
+        lambda rows: population.chance(side, rows, limit, error, QUICK_CUTOFF) if rows > n else 0.0, DECIDED
+    )
 
 
 def _against_baseline(gate: Gate, a: Assumptions) -> Need:

@@ -22,9 +22,10 @@ from calibcli.gate import pins
 from calibcli.gate._left_out import error_bounds, means, unlimited
 from calibcli.gate.config import FORMS, Condition, Config, Gate, parsed, rows_of
 from calibcli.gate.judging import LimitRule, SupportedClaim, at_level, claim
-from calibcli.gate.plan import EcePopulation, to_decide
+from calibcli.gate.plan import EcePopulation, cutoff_rows, to_decide
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.binned_bounds import Bounds, table_bounds
+from calibcli.metrics.cutoffs import CutoffStatistic
 from calibcli.metrics.diagrams import reliability
 from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.registry import MetricTraits, names_read, reads_scores, traits
@@ -281,7 +282,14 @@ class RecordedOutputs:
             near = self._measured(part, choice, alpha)
             if part.columns.groups is not None:
                 near = dataclasses.replace(near, detail={**near.detail, "groups": len(np.unique(part.columns.groups))})
-            return claim(near, alpha, near if error == alpha else self._measured(part, choice, error), error)
+            far = near if error == alpha else self._measured(part, choice, error)
+            supported = claim(near, alpha, far, error)
+            statistic = choice(part.sample(choice)) if choice.traits.simulated else None
+            undecided = (supported.low or 0.0) <= rule.limit < (supported.estimate.high or 0.0)
+            if undecided and isinstance(statistic, CutoffStatistic) and part.columns.groups is None:
+                rows = cutoff_rows(statistic, rule.limit, alpha=alpha, family=family)
+                supported = dataclasses.replace(supported, needed=NEVER if rows is None else rows)
+            return supported
 
     def _measured(self, part: Part, choice: Choice[MetricTraits], error: float) -> Estimate:
         """Measure the metric with bounds that each hold at 1 - error.
@@ -499,8 +507,8 @@ class Results:
         if estimate.level is not None and at_level(estimate, alpha) == (None, None) and not estimate.reason:
             why = f"its interval is of level {estimate.level:g}, too short for alpha {alpha:g}: measure it again"
             estimate = dataclasses.replace(estimate, reason=why)
-        supported = claim(estimate, alpha, estimate, rule.error(alpha, family))
-        return dataclasses.replace(supported, scales=not traits(estimate.name).table_bounds)
+        supported, has = claim(estimate, alpha, estimate, rule.error(alpha, family)), traits(estimate.name)
+        return dataclasses.replace(supported, scales=not (has.table_bounds or has.simulated))
 
     def _estimates(self, gate: Gate) -> list[Estimate]:
         """Return the estimates of the gate's metric: those of its spec, else those of its name with any options."""

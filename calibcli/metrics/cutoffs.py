@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from calibcli.core.number_format import number, percent
 from calibcli.core.result import Cell
 from calibcli.core.statistics import TIE, normal_quantile, normals, odds, quantile, student_quantile, unseen_reach
 from calibcli.metrics._histogram_error import PlacedRows
-from calibcli.metrics.corp import Blocks, Isotonic, pool
+from calibcli.metrics.corp import Isotonic, pool
 from calibcli.metrics.intervals import WeightedMean, one_sided
 from calibcli.metrics.registry import METRICS, UNIT, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes
@@ -84,16 +84,17 @@ class Levels:
         placed = sample.memoized(PlacedRows, of)
         view = placed.view
         columns = (view.hit, view.p, view.complement)
-        hits, p, complement = (np.bincount(placed.cell, view.shares * column) for column in columns)
+        hits, p, complement = (np.bincount(placed.cell, view.shares * v).astype(np.float64) for v in columns)
         order = np.argsort(odds(p, complement))
-        return cls((p / placed.mass)[order], placed.mass[order], hits[order])
+        weight = placed.mass.astype(np.float64)
+        return cls((p / weight)[order], weight[order], hits[order])
 
     @cached_property
-    def blocks(self) -> Blocks:
-        """The isotonic regression of the outcomes, by levels that have rows."""
-        some = np.flatnonzero(self.weight > 0)
+    def blocks(self) -> tuple[Ints, Floats]:
+        """(B + 1,) first level of each block of the isotonic regression of the outcomes, and T; (B,) its values."""
+        some = np.flatnonzero(self.weight > 0)  # half of the rows may have none of a level
         blocks = pool(self.weight[some], self.hits[some])
-        return blocks._replace(start=some[blocks.start])
+        return np.append(some[blocks.start], len(self.p)), blocks.value
 
     @cached_property
     def below(self) -> tuple[Floats, Floats, Floats]:
@@ -110,24 +111,25 @@ class Levels:
         regression of the outcomes reaches b / a. With the sign of the other side of t the sum is smaller than with its
         own, so that the larger one of both signs counts.
         """
-        (n, hits, _), t, size, found = self.below, self.p, len(self.p), []
-        start = np.append(self.blocks.start, size)
+        (n, hits, _), (start, values), t, size, found = self.below, self.blocks, self.p, len(self.p), []
         for sign in (1, -1) if penalty else (1,):
             a, b = 1 + sign * penalty * (1 - 2 * t), t - sign * penalty * t * t
-            chosen = start[np.searchsorted(self.blocks.value, b / a)]  # (T,)
-            b_chosen = a * hits[chosen] - b * n[chosen]
+            chosen = start[np.searchsorted(values, b / a)]  # (T,)
+            at_chosen = a * hits[chosen] - b * n[chosen]
             for above in (0, 1):
-                gain = a * hits[above : size + above] - b * n[above : size + above] - b_chosen
+                gain = a * hits[above : size + above] - b * n[above : size + above] - at_chosen
                 k = int(gain.argmax())
                 found.append(Pair(float(gain[k]), int(chosen[k]), k + above, float(t[k])))
         return max(found)
 
     @property
     def worst(self) -> tuple[float, slice]:
-        """The largest |mean of (p - y) 1{p in I}| over intervals I, and the levels of that one."""
+        """The largest |mean of (p - y) 1{p in I}| over intervals I, and the levels of the narrowest of these."""
         gap = self.below[2]
-        ends = sorted((int(gap.argmax()), int(gap.argmin())))
-        return float(np.ptp(gap)), slice(*ends)
+        lowest, highest = gap <= gap.min() + TIE, gap >= gap.max() - TIE
+        before, after = (lowest, highest) if gap.argmin() < gap.argmax() else (highest, lowest)
+        end = int(after.nonzero()[0][after.nonzero()[0] >= before.argmax()][0])
+        return float(np.ptp(gap)), slice(int(before[: end + 1].nonzero()[0][-1]), end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +138,15 @@ class CutoffStatistic(Statistic):
 
     view: BinaryOutcomes
     levels: Levels
+
+    @classmethod
+    def of_counts(cls, p: Floats, rows: Ints, hits: Ints, seed: int) -> Self:
+        """Make that of independent rows from their number (T,) and that of hits (T,) at rising probabilities p (T,)."""
+        some = np.flatnonzero(rows)
+        p, rows, hits = p[some], rows[some], hits[some]
+        twice, counts = np.tile(p, 2), np.concatenate([hits, rows - hits]).astype(np.float64)
+        view = BinaryOutcomes(twice, 1 - twice, np.arange(2 * len(p)) < len(p), counts, True, None, seed=seed)
+        return cls(view, Levels(p, rows / rows.sum(), hits / rows.sum()))
 
     def upper(self, alpha: float) -> float:
         """Return the upper bound, which holds with probability 1 - alpha."""
@@ -238,6 +249,7 @@ class CutoffError(CutoffStatistic):
 
         view, fit = self.view, self.view.memoized(Isotonic.of)
         run = np.minimum(self.levels.below[0][:-1] * GROUP_CELLS, GROUP_CELLS - 1).astype(np.int64)
+        assert view.groups is not None
         names, member = np.unique(view.groups, return_inverse=True)
         order, count = fit.order, len(names)
         places = member[order], np.repeat(run, np.diff(fit.ends))
@@ -278,7 +290,7 @@ class CutoffLoss(CutoffStatistic):
     def lower(self, alpha: float) -> float:
         both = self._halves_of_counts() if self._countable else self._halves_of_rows()
         means = [mean(chosen.best()) for (chosen, _), (_, mean) in zip(both, both[::-1], strict=True)]
-        return max(0.0, *(mean.bounds(alpha / 2, -1.0, 1.0)[0] for mean in means if not mean.lacking))
+        return max([0.0, *(mean.bounds(alpha / 2, -1.0, 1.0)[0] for mean in means if not mean.lacking)])
 
     @property
     def _countable(self) -> bool:
@@ -324,7 +336,7 @@ class CutoffLoss(CutoffStatistic):
                 of_rows = None if view.weights is None else view.weights[order[rows]]
                 return WeightedMean(values, of_rows, view.counts, None if groups is None else groups[rows])
 
-            weight, hits = (np.bincount(level[rows], column[rows], size) for column in (share, share * hit))
+            weight, hits = (np.bincount(level[rows], v[rows], size).astype(np.float64) for v in (share, share * hit))
             return Levels(self.levels.p, weight, hits), mean
 
         return [half(np.flatnonzero(side == one)) for one in (0, 1)]
@@ -334,7 +346,7 @@ Half = tuple[Levels, Callable[[Pair], WeightedMean]]
 """The levels of half of the rows, and the mean of f, by a pair of cutoffs, on that half."""
 
 
-# What merging rows of a cell may change. Cells of one probability are levels of the rows themselves, and change nothing.
+# What merging rows of a cell may change. A cell of one probability is a level of the rows, and changes nothing.
 
 
 def _mixed(placed: PlacedRows) -> tuple[Floats, Floats, Floats, Floats]:
@@ -348,7 +360,7 @@ def _mixed(placed: PlacedRows) -> tuple[Floats, Floats, Floats, Floats]:
     np.minimum.at(least, placed.cell, place)
     np.maximum.at(most, placed.cell, place)
     mixed = most > least * (1 + 4 * TIE)
-    hits = np.bincount(placed.cell, view.shares * view.hit, size)
+    hits = np.bincount(placed.cell, view.shares * view.hit, size).astype(np.float64)
     reach = np.minimum(1 / CELLS, (2 ** (1 / STEPS) - 1) * columns.rest)  # from a row to the end of its cell
     p, complement = (np.full(size, 0.0) for _ in range(2))
     np.maximum.at(p, placed.cell, view.p + reach)
@@ -379,7 +391,9 @@ def _loss_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float
     return min(inside + float((hits * misses / rows).max()), 1.0)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", compared=False, condensed=_error_condensed)
+@METRICS.add(
+    values=UNIT, better="lower", unit="probability", compared=False, simulated=True, condensed=_error_condensed
+)
 def cutoff_error(sample: Sample, *, of: Of = "auto") -> CutoffError:
     """Largest calibration error of an interval, max over I of |mean (p - y) 1[p in I]| (Rossellini et al. 2025).
 
@@ -391,7 +405,7 @@ def cutoff_error(sample: Sample, *, of: Of = "auto") -> CutoffError:
     return CutoffError(sample.view(of), Levels.of(sample, of))
 
 
-@METRICS.add(values=UNIT, better="lower", compared=False, condensed=_loss_condensed, promise=PROMISE)
+@METRICS.add(values=UNIT, better="lower", compared=False, simulated=True, condensed=_loss_condensed, promise=PROMISE)
 def cutoff_loss(sample: Sample, *, of: Of = "auto") -> CutoffLoss:
     """Loss of acting where p reaches the break-even point, against the best other cutoff (Gopalan et al. 2025).
 

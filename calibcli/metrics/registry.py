@@ -112,6 +112,8 @@ class MetricTraits(Traits):
     compared: bool = True
     """Its differences say something; `compare` and `scale` leave out by default what has False."""
 
+    simulated: bool = False
+    """Its bounds do not shrink as 1/√n, so that the rows that a verdict needs are simulated."""
     promise: str = ""
     """What a PASS means to whoever uses the model, a sentence with the {limit}, which a gate notes."""
 
