@@ -3,12 +3,12 @@
     python benchmarks/cutoffs.py --runs 1000              # all parts, some minutes on one core
     python benchmarks/cutoffs.py --part wrong --runs 200  # verdicts with the limit at the true value
 
-`wrong`: rows are drawn from populations of which the chance of each row is known, with the limit at the true value, where
-every PASS is false and every FAIL. `groups` and `weights` are those of populations whose rows agree within groups, or are
-sampled by their outcome. `rows`: the least of a grid of numbers of rows at which 80 % of --samples samples PASS, beside
-`ece` (sharp bounds). `merged`: the distance of a merged number from that of all rows, over its stated bound. `promise`:
-what rising rules gain in --populations random populations, over L. Exit 1 if a share is surely above 6 % (99.9 % lower
-bound), a merged number beyond its bound or a promise broken.
+`wrong`: rows are drawn from populations of which the chance of each row is known, with the limit at the true value,
+where every PASS is false and every FAIL. `groups` and `weights` are those of populations whose rows agree within
+groups, or are sampled by their outcome. `rows`: the least of a grid of numbers of rows at which 80 % of --samples
+samples PASS, beside `ece` (sharp bounds). `merged`: the distance of a merged number from that of all rows, over its
+stated bound. `promise`: what rising rules gain in --populations random populations, over L. Exit 1 if a share is surely
+above 6 % (99.9 % lower bound), a merged number beyond its bound or a promise broken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -33,7 +32,6 @@ from calibcli.metrics._histogram_error import ERROR
 from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.corp import pool
 from calibcli.metrics.cutoffs import CutoffError, CutoffLoss, CutoffStatistic, Levels
-from calibcli.metrics.registry import METRICS
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.scores.columns import Columns
 
@@ -43,7 +41,7 @@ ROWS, ALPHA = 20_000, 0.05
 SIZES = (200, 1000, 5000)
 GRID = (140, 200, 280, 400, 560, 800, 1100, 1600, 2200, 3200, 4500, 6400, 9000, 12800, 18000)
 LIMITS = (0.05, 0.02, 0.01)
-POWER, ABANDONED = 0.8, 0.6  # the chance of PASS that is asked for; of 30 samples, below which no more are drawn
+POWER = 0.8  # the chance of PASS that is asked for
 
 
 def tempered(p: Floats, factor: float) -> Floats:
@@ -175,9 +173,8 @@ def wrong(runs: int, cells: list[tuple[str, int]], draw: Any, title: str) -> lis
         print(row(f"{name}, {n}", *texts), flush=True)
     for metric in METRIC:
         for kind in ("PASS", "FAIL"):
-            print(
-                f"worst false {kind} of {metric}: {max((f for f in found if (f.rule, f.verdict) == (metric, kind)), key=lambda f: f.share)}"
-            )
+            mine = [f for f in found if (f.rule, f.verdict) == (metric, kind)]
+            print(f"worst false {kind} of {metric}: {max(mine, key=lambda f: f.share)}")
     return [f for f in found if f.lowest > ALLOWED]
 
 
@@ -188,7 +185,7 @@ def upper(metric: str, view: BinaryOutcomes) -> float:
 
 
 def fewest(name: str, metric: str, limit: float, samples: int, rng: np.random.Generator) -> str:
-    """The least number of rows of the grid with a chance of POWER to PASS; > beyond it, - where the truth is too near."""
+    """The least number of rows of the grid with a chance of POWER to PASS; > beyond it, - of a truth near the limit."""
     true = truth(name, metric) if metric != "ece" else truth_of_ece(name)
     if true > 0.85 * limit:
         return "-"
@@ -252,8 +249,8 @@ def rules(count: int, size: int, rng: np.random.Generator) -> Iterator[Floats]:
 def promise(populations: int) -> float:
     """The most that a rising rule gains, over L of two actions and over 2 L of three to five with payoffs in [0, 1].
 
-    The rule acts on κ(p), κ rising, as if that were the probability. The best κ of all is among those tried: the isotonic
-    regression of the true chances, as it minimises every proper loss.
+    The rule acts on κ(p), κ rising, as if that were the probability. The best κ of all is among those tried: the
+    isotonic regression of the true chances, as it minimises every proper loss.
     """
     rng, worst = np.random.default_rng(0), [0.0, 0.0]
     for _ in range(populations):
@@ -276,10 +273,8 @@ def promise(populations: int) -> float:
             gain = max(earned(kappa) for kappa in tried) - earned(p)
             assert gain <= (1 if actions == 2 else 2) * loss + 1e-9, (p, q, weight, pay, gain, loss)
             worst[actions > 2] = max(worst[actions > 2], gain / max(loss, 1e-9))
-    print(
-        f"\n{populations:,} random populations, 5 payoffs and 21 rising rules each: a rule gains at most {worst[0]:.2f} L"
-    )
-    print(f"with two actions, {worst[1]:.2f} L with three to five")
+    print(f"\n{populations:,} random populations, 5 payoffs and 21 rising rules each: a rule gains at most")
+    print(f"{worst[0]:.2f} L with two actions, {worst[1]:.2f} L with three to five")
     return max(worst[0], worst[1] / 2)
 
 

@@ -515,7 +515,7 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     sample = Sample.of(columns_of(pilot, [choice]), pilot, a.seed)
     [e] = estimates(sample, [choice], level=0.9)
     statistic = choice(sample)
-    if isinstance(statistic, CutoffStatistic) and e.value is not None:
+    if isinstance(statistic, CutoffStatistic):
         return _cutoff(statistic, e, choice, limit, a)
     # the rows of one outcome, a slope or an area need other arithmetic than that of `mean_power`
     every = isinstance(statistic, MeanOf) and statistic.rows.n == pilot.n
@@ -582,16 +582,12 @@ def _cutoff(
     statistic: CutoffStatistic, e: Estimate, choice: Choice[MetricTraits], limit: float, a: Assumptions
 ) -> Need:
     """Plan by simulation, at the value of the pilot less what chance adds to it, or of a calibrated model."""
-    assert e.value is not None
     own = a.pilot is not None and a.truth is None
-    truth = a.truth or 0.0
-    if own:
-        truth = max(e.value - float(statistic.calibrated().mean()), 0.0)
-        if truth == 0:
-            problem = (
-                f"the pilot's {e.n:,} rows show no {choice.spec} beyond what is noise, which may hide any small one"
-            )
-            raise UsageError(problem, "pass --truth with the value to plan for (0: a calibrated model), or more rows")
+    truth = statistic.beyond_chance if own else a.truth or 0.0
+    if own and truth == 0:
+        none = f"the pilot's {e.n:,} rows show no {choice.spec}"
+        problem = f"{none} beyond what is noise, which may hide any small one"
+        raise UsageError(problem, "pass --truth with the value to plan for (0: a calibrated model), or more rows")
     populations = [
         CutoffPopulation.of(statistic, value, own_gaps=a.pilot is not None)
         for value in (truth, *((e.low or 0.0, e.high or truth) if own else ()))
@@ -610,11 +606,8 @@ def _cutoff(
         )
 
     chance, *others = map(power, populations, (CUTOFF_DRAWS, QUICK_CUTOFF, QUICK_CUTOFF))
-    source = (
-        "probabilities of the pilot"
-        if a.pilot is not None
-        else f"a calibrated synthetic model of {a.n_classes} classes"
-    )
+    synthetic = f"a calibrated synthetic model of {a.n_classes} classes"
+    source = synthetic if a.pilot is None else "probabilities of the pilot"
     assumed = f"{source}, true {choice.spec} {truth:.4g}" + (" (its own, less what is noise)" if own else "")
     rule: dict[str, Any] = {"metric": choice.spec, "side": "max", "limit": limit, "independent": True}
     return Need(**rule, truth=truth, assumed=assumed, chance=chance, others=others)
@@ -622,13 +615,14 @@ def _cutoff(
 
 def cutoff_rows(statistic: CutoffStatistic, limit: float, *, alpha: float, family: int) -> int | None:
     """Return about the rows at which a gate reaches the true verdict in 4 of 5 cases; None beyond 10⁹."""
-    noise = float(statistic.calibrated().mean())
-    truth = max(statistic.value - noise, 0.0)
-    population, n = CutoffPopulation.of(statistic, truth), statistic.rows.total
-    side, error = (1, alpha / family) if truth > limit else (0, alpha)
-    return rows_for(
-        lambda rows: population.chance(side, rows, limit, error, QUICK_CUTOFF) if rows > n else 0.0, DECIDED
+    truth, n = statistic.beyond_chance, statistic.view.effective
+    population, (side, error) = (
+        CutoffPopulation.of(statistic, truth),
+        (1, alpha / family) if truth > limit else (0, alpha),
     )
+    rows = rows_for(lambda m: population.chance(side, m, limit, error, QUICK_CUTOFF) if m > n else 0.0, DECIDED)
+    per_row = 1.0 if statistic.view.counts else statistic.view.n / n
+    return None if rows is None else round(rows * per_row)
 
 
 def _against_baseline(gate: Gate, a: Assumptions) -> Need:

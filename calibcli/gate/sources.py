@@ -25,7 +25,6 @@ from calibcli.gate.judging import LimitRule, SupportedClaim, at_level, claim
 from calibcli.gate.plan import EcePopulation, cutoff_rows, to_decide
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.binned_bounds import Bounds, table_bounds
-from calibcli.metrics.cutoffs import CutoffStatistic
 from calibcli.metrics.diagrams import reliability
 from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.registry import MetricTraits, names_read, reads_scores, traits
@@ -282,12 +281,11 @@ class RecordedOutputs:
             near = self._measured(part, choice, alpha)
             if part.columns.groups is not None:
                 near = dataclasses.replace(near, detail={**near.detail, "groups": len(np.unique(part.columns.groups))})
-            far = near if error == alpha else self._measured(part, choice, error)
-            supported = claim(near, alpha, far, error)
-            statistic = choice(part.sample(choice)) if choice.traits.simulated else None
+            supported = claim(near, alpha, near if error == alpha else self._measured(part, choice, error), error)
             undecided = (supported.low or 0.0) <= rule.limit < (supported.estimate.high or 0.0)
-            if undecided and isinstance(statistic, CutoffStatistic) and part.columns.groups is None:
-                rows = cutoff_rows(statistic, rule.limit, alpha=alpha, family=family)
+            # the advice takes seconds: of slices, which may be a thousand, and of groups it is that of a mean
+            if undecided and choice.traits.simulated and family == 1 and part.columns.groups is None:
+                rows = cutoff_rows(choice(part.sample(choice)), rule.limit, alpha=alpha, family=family)
                 supported = dataclasses.replace(supported, needed=NEVER if rows is None else rows)
             return supported
 

@@ -31,6 +31,7 @@ from calibcli.scores.predictions import Floats, Ints
 LEAST_LEVEL = 0.6  # bounds at a lower level are those at this one
 PENALTIES = np.geomspace(0.5, 16, 7)  # of the mean square, as multiples of the best one where that is 1
 MOST_PENALTY = 0.9  # below 1, so that the best cutoff is one of a regression
+FEW_PAIRS = 18  # of 3 levels, up to which a bound for all pairs on all rows is no wider than one on half of the rows
 GROUP_CELLS, GROUP_DRAWS = 64, 2_000  # runs of levels in which sums of groups are taken; simulations of their noise
 
 
@@ -187,6 +188,11 @@ class CutoffStatistic(Statistic):
         how = f"{where}; one-sided bounds, each {percent(level)}{self.rows.clustered}"
         return one_sided(level, low, high, how, **null, detail=detail)
 
+    @property
+    def beyond_chance(self) -> float:
+        """The value less what chance gives a calibrated model on average, at least 0."""
+        return max(self.value - float(self.calibrated().mean()), 0.0)
+
     def calibrated(self) -> Floats:
         """Return (DRAWS,) simulated values of a calibrated model."""
         cells = self.view.memoized(Isotonic.of).cells
@@ -266,7 +272,8 @@ class CutoffLoss(CutoffStatistic):
     rows that were not drawn. As z √(unit q) <= λ q + z² unit / (4 λ), each λ gives a bound of M by `Levels.best`.
 
     Lower: a pair that is chosen on half of the rows has, on the other half, a mean of f with bounds of its own, which
-    exceeds the truth in expectation nowhere. Both halves choose, at α / 2 each. Which half a row is in is drawn.
+    exceeds the truth in expectation nowhere. Both halves choose, at α / 2 each. Which half a row is in is drawn. T
+    levels have 2 T² pairs: where these are few, each has a bound on all rows, at α / 2 T².
     """
 
     @cached_property
@@ -288,33 +295,38 @@ class CutoffLoss(CutoffStatistic):
         return self.value + unseen_reach(z, (max(most - self.value, 0.0) / z) ** 2, drawn, unit)
 
     def lower(self, alpha: float) -> float:
-        both = self._halves_of_counts() if self._countable else self._halves_of_rows()
+        """Return the lower bound: of a pair chosen on the other half; of few levels, of all pairs at once."""
+        tail = alpha / 2
+        if self.view.groups is not None or not (self.view.weights is None or self.view.counts):
+            both = self._halves_of_rows()
+        elif (pairs := 2 * len(self.levels.p) ** 2) <= FEW_PAIRS:
+            both, tail = [self._counted(*self._counts)] * 2, alpha / pairs
+        else:
+            both = self._halves_of_counts()
         means = [mean(chosen.best()) for (chosen, _), (_, mean) in zip(both, both[::-1], strict=True)]
-        return max([0.0, *(mean.bounds(alpha / 2, -1.0, 1.0)[0] for mean in means if not mean.lacking)])
+        return max([0.0, *(mean.bounds(tail, -1.0, 1.0)[0] for mean in means if not mean.lacking)])
 
     @property
-    def _countable(self) -> bool:
-        """Whether the levels say all: rows are independent, and of equal weight or counts."""
-        return self.view.groups is None and (self.view.weights is None or self.view.counts)
+    def _counts(self) -> tuple[Ints, Ints]:
+        """(T,) numbers of hits and of misses of independent rows of equal weight, or counts."""
+        sums = self.levels.hits, self.levels.weight
+        hits, rows = (np.rint(self.view.total * column).astype(np.int64) for column in sums)
+        return hits, np.maximum(rows - hits, 0)
+
+    def _counted(self, hits: Ints, misses: Ints) -> Half:
+        def mean(pair: Pair) -> WeightedMean:
+            h, m = hits[pair.between].sum(), misses[pair.between].sum()
+            values = pair.sign * np.array([1 - pair.t, -pair.t, 0.0])
+            return WeightedMean(values, np.array([h, m, hits.sum() + misses.sum() - h - m], np.float64), True, None)
+
+        return Levels(self.levels.p, (hits + misses).astype(np.float64), hits.astype(np.float64)), mean
 
     def _halves_of_counts(self) -> list[Half]:
         """Divide the rows of each level and outcome by coins, which depend on the numbers of rows alone."""
-        hits, rows = (
-            np.rint(self.view.total * column).astype(np.int64) for column in (self.levels.hits, self.levels.weight)
-        )
-        misses = np.maximum(rows - hits, 0)
+        hits, misses = self._counts
         rng = np.random.default_rng([self.view.seed, zlib.crc32(hits.tobytes())])
         first = rng.binomial(hits, 0.5), rng.binomial(misses, 0.5)
-
-        def half(hits: Ints, misses: Ints) -> Half:
-            def mean(pair: Pair) -> WeightedMean:
-                h, m = hits[pair.between].sum(), misses[pair.between].sum()
-                values = pair.sign * np.array([1 - pair.t, -pair.t, 0.0])
-                return WeightedMean(values, np.array([h, m, hits.sum() + misses.sum() - h - m], np.float64), True, None)
-
-            return Levels(self.levels.p, (hits + misses).astype(np.float64), hits.astype(np.float64)), mean
-
-        return [half(*first), half(hits - first[0], misses - first[1])]
+        return [self._counted(*first), self._counted(hits - first[0], misses - first[1])]
 
     def _halves_of_rows(self) -> list[Half]:
         """Divide groups by their number, or else weighted rows by coins that do not depend on their order."""
@@ -414,6 +426,6 @@ def cutoff_loss(sample: Sample, *, of: Of = "auto") -> CutoffLoss:
     if calibrated.
 
     >>> round(calibcli.measure(logits, labels, "cutoff_loss")["cutoff_loss"].value, 4)
-    0.0
+    0.028
     """
     return CutoffLoss(sample.view(of), Levels.of(sample, of))
