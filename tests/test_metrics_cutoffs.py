@@ -118,8 +118,6 @@ def test_what_a_pass_says_of_the_predicted_class_and_of_slices() -> None:
     assert top.notes[0].endswith("; to act is to accept the prediction")
     split = calibcli.check(z, y, max={"cutoff_loss": 0.1}, by=halves)
     assert split.notes[-1].endswith("; in each part by half")
-    wrong = calibcli.check(z, y, max={"cutoff_loss": 0.001})
-    assert not any("Whoever acts" in note for note in wrong.notes)
 
 
 def test_groups_count_as_one_draw() -> None:
@@ -177,12 +175,12 @@ def test_any_level_has_bounds(level: float) -> None:
 
 def test_a_plan_is_simulated(bench: ModuleType) -> None:
     """A calibrated model of 10 classes, of which the stated number of rows PASSes about as often as asked."""
-    found = calibcli.plan(max={"cutoff_loss": 0.05}, accuracy=0.87)
+    found = calibcli.plan(max={"cutoff_loss": 0.08}, accuracy=0.87)
     rows = found.estimates[0].value
     assert rows is not None
     rng, passed = np.random.default_rng(0), 0
     for _ in range(60):
-        passed += bench.upper("cutoff_loss", bench.drawn("calibrated, top label", round(rows), rng)) <= 0.05
+        passed += bench.upper("cutoff_loss", bench.drawn("calibrated, top label", round(rows), rng)) <= 0.08
     assert 0.55 <= passed / 60 <= 0.97
     with pytest.raises(UsageError, match="out of reach"):
         calibcli.plan(max={"cutoff_loss": 0.05}, truth=0.99)
@@ -190,8 +188,10 @@ def test_a_plan_is_simulated(bench: ModuleType) -> None:
 
 def test_an_undecided_gate_says_how_many_rows_it_takes() -> None:
     p, y = cancelling(400)
-    [check] = calibcli.check(p, y, max={"cutoff_loss": 0.015}, kind="probabilities").checks
+    judged = calibcli.check(p, y, max={"cutoff_loss": 0.015}, kind="probabilities")
+    [check] = judged.checks
     assert check.outcome == "inconclusive"
+    assert not any("Whoever acts" in note for note in judged.notes)
     assert check.n_needed is None or check.n_needed > 400
     result = calibcli.measure(p, y, *METRICS, kind="probabilities")
     [stored] = calibcli.check(result, max={"cutoff_loss": 0.015}).checks

@@ -195,9 +195,13 @@ class CutoffStatistic(Statistic):
 
     def calibrated(self) -> Floats:
         """Return (DRAWS,) simulated values of a calibrated model."""
-        cells = self.view.memoized(Isotonic.of).cells
-        drawn = (Levels(cells.p, cells.weight, cells.weight * share) for share in cells.drawn[0])
-        return np.array([type(self)(self.view, levels).value for levels in drawn])
+        return self.view.memoized(_calibrated, type(self))
+
+
+def _calibrated(view: BinaryOutcomes, kind: type[CutoffStatistic]) -> Floats:
+    cells = view.memoized(Isotonic.of).cells
+    drawn = (Levels(cells.p, cells.weight, cells.weight * share) for share in cells.drawn[0])
+    return np.array([kind(view, levels).value for levels in drawn])
 
 
 class CutoffError(CutoffStatistic):
