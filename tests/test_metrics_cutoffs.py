@@ -14,6 +14,7 @@ import pytest
 import calibcli
 from calibcli.core.errors import UsageError
 from calibcli.core.result import Estimate
+from calibcli.gate._simulated import CutoffPopulation
 
 METRICS = ("cutoff_error", "cutoff_loss")
 
@@ -46,7 +47,7 @@ def double_loop(p: np.ndarray, y: np.ndarray, w: np.ndarray) -> tuple[float, flo
 @pytest.mark.parametrize("digits", [1, 2, 8])
 def test_values_are_those_of_a_double_loop(digits: int, weighted: bool) -> None:
     rng = np.random.default_rng(digits)
-    for n in (1, 2, 7, 60):
+    for n in (1, 2, 7, 40):
         p = rng.random(n).round(digits)
         y = rng.random(n) < rng.random(n)
         w = rng.exponential(size=n) if weighted else np.ones(n)
@@ -173,6 +174,22 @@ def test_any_level_has_bounds(level: float) -> None:
         assert 0 <= e.low <= e.value <= e.high <= 1
 
 
+def test_the_chance_of_a_verdict_rises_with_the_rows(bench: ModuleType) -> None:
+    """At a calibrated population PASS becomes sure; where the loss is twice the limit, FAIL does."""
+    view = bench.drawn("overconfident", 500, np.random.default_rng(0))
+    statistic = bench.measured("cutoff_loss", view)
+    for truth, side in ((0.0, 0), (0.04, 1)):
+        population = CutoffPopulation.of(statistic, truth)
+        assert population.truth == pytest.approx(truth, abs=1e-6)
+        chances = [population.chance(side, n, 0.02, 0.05, 10) for n in (20, 200, 20_000)]
+        assert chances[0] == 0
+        assert chances[1] <= 0.5
+        assert chances[2] == 1
+        between = [population.chance(side, n, 0.02, 0.05, 10) for n in (160, 200, 226.3)]
+        assert min(between[0], between[2]) <= between[1] <= max(between[0], between[2])
+
+
+@pytest.mark.slow
 def test_a_plan_is_simulated(bench: ModuleType) -> None:
     """A calibrated model of 10 classes, of which the stated number of rows PASSes about as often as asked."""
     found = calibcli.plan(max={"cutoff_loss": 0.08}, accuracy=0.87)
@@ -182,6 +199,9 @@ def test_a_plan_is_simulated(bench: ModuleType) -> None:
     for _ in range(60):
         passed += bench.upper("cutoff_loss", bench.drawn("calibrated, top label", round(rows), rng)) <= 0.08
     assert 0.55 <= passed / 60 <= 0.97
+
+
+def test_a_truth_that_no_gaps_have_cannot_be_planned() -> None:
     with pytest.raises(UsageError, match="out of reach"):
         calibcli.plan(max={"cutoff_loss": 0.05}, truth=0.99)
 
