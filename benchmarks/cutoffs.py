@@ -4,11 +4,12 @@
     python benchmarks/cutoffs.py --part wrong --runs 200  # verdicts with the limit at the true value
 
 `wrong`: rows are drawn from populations of which the chance of each row is known, with the limit at the true value,
-where every PASS is false and every FAIL. `groups` and `weights` are those of populations whose rows agree within
-groups, or are sampled by their outcome. `rows`: the least of a grid of numbers of rows at which 80 % of --samples
-samples PASS, beside `ece` (sharp bounds). `merged`: the distance of a merged number from that of all rows, over its
-stated bound. `promise`: what rising rules gain in --populations random populations, over L. Exit 1 if a share is surely
-above 6 % (99.9 % lower bound), a merged number beyond its bound or a promise broken.
+where every PASS is false and every FAIL. `exact`: the same of one level, summed over the binomial. `groups` and
+`weights` are those of populations whose rows agree within groups, or are sampled by their outcome. `rows`: the least of
+a grid of numbers of rows at which 80 % of --samples samples PASS, beside `ece` (sharp bounds). `merged`: the distance
+of a merged number from that of all rows, over its stated bound. `promise`: what rising rules gain in --populations
+random populations, over L. Exit 1 if a share is surely above 6 % (99.9 % lower bound), a merged number beyond its bound
+or a promise broken.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from typing import Any
 
 import _harness  # noqa: F401  (before NumPy, which it holds to one thread)
@@ -24,6 +26,7 @@ import numpy as np
 from _gate_report import ALLOWED, Found
 from _harness import arguments, head, row
 from _populations import made, softmax
+from scipy.stats import binom
 
 import calibcli
 from calibcli import Accumulator
@@ -178,6 +181,28 @@ def wrong(runs: int, cells: list[tuple[str, int]], draw: Any, title: str) -> lis
     return [f for f in found if f.lowest > ALLOWED]
 
 
+def one_level() -> list[Found]:
+    """Rows of one probability: the shares are sums over the binomial of the number of errors."""
+    found = []
+    for p, n in product((0.8, 0.9, 0.98, 0.99, 0.999, 0.99999), (200, 500, 1000, 5000)):
+        for errors in (0.001, 0.005, 0.01, 0.015, 0.02, 0.05, 0.25):
+            limit, wrong = abs(1 - errors - p), np.arange(n + 1)
+            chance = binom.pmf(wrong, n, errors)
+            for metric, kind in METRIC.items():
+                counts = [0.0, 0.0]
+                for k in wrong[chance > 1e-9] if limit > 1e-9 else ():
+                    one = kind.of_counts(np.array([p]), np.array([n]), np.array([n - k]), seed=0)
+                    counts[0] += chance[k] * (one.upper(ALPHA) <= limit)
+                    counts[1] += chance[k] * (one.lower(ALPHA) > limit)
+                cell = f"one level {p:g}, {errors:.1%} errors, n={n}"
+                found += [Found(cell, metric, v, 0, float(c), 0.0) for v, c in zip(("PASS", "FAIL"), counts)]
+    print(f"\nOne level, exactly: {len(found)} shares")
+    for metric, verdict in product(METRIC, ("PASS", "FAIL")):
+        worst = max((f for f in found if (f.rule, f.verdict) == (metric, verdict)), key=lambda f: f.share)
+        print(f"worst false {verdict} of {metric}: {worst}")
+    return [f for f in found if f.lowest > ALLOWED]
+
+
 def upper(metric: str, view: BinaryOutcomes) -> float:
     if metric == "ece":
         return table_bounds(view, view.width_bins(15, "right"), alpha=ALPHA, method="sharp").upper
@@ -280,13 +305,19 @@ def promise(populations: int) -> float:
 
 def main() -> int:
     given = arguments(
-        __doc__, part=("all", "wrong", "groups", "weights", "rows", "merged", "promise"), runs=1000, samples=60,
-        seeds=20, populations=1000,
+        __doc__, part=("all", "wrong", "exact", "groups", "weights", "rows", "merged", "promise"), runs=1000,
+        samples=60, seeds=20, populations=1000,
     )  # fmt: skip
-    start, bad, asked = time.process_time(), [], lambda part: given.part in ("all", part)
+    start, bad = time.process_time(), []
+
+    def asked(part: str) -> bool:
+        return given.part in ("all", part)
+
     some = ("calibrated, top label", "overconfident", "one level 0.8 0.75", "five levels", "saturated 0.02")
     if asked("wrong"):
         bad += wrong(given.runs, [(name, n) for n in SIZES for name in WRONG], drawn, "Independent rows")
+    if asked("exact"):
+        bad += one_level()
     if asked("groups"):
         cells = [(name, n) for n in (300, 1000, 3000) for name in some]
         bad += wrong(max(given.runs // 4, 1), cells, grouped, "Groups of ten rows")
