@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmark_scripts import script
 
 import calibcli
 from calibcli.cli.app import main
@@ -17,8 +16,6 @@ from calibcli.core.errors import UsageError
 from calibcli.metrics import METRICS
 from calibcli.metrics.recalibration import CurveDistance
 from calibcli.metrics.reliability import BinaryOutcomes
-
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 NAMES = {
     "citl": "intercept calibration_intercept cal_intercept calibration-in-the-large cal_in_the_large cil",
@@ -225,11 +222,7 @@ def test_a_clinician_reads_it_off_the_first_screen(tmp_path: Path, capsys: pytes
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        return importlib.import_module("clinical")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
+    return script("clinical")
 
 
 @pytest.mark.parametrize("name", ["network, class 3", "made, too low"])

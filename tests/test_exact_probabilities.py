@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmark_scripts import script
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 
@@ -18,7 +16,6 @@ from calibcli import headlines
 from calibcli.calibrators.fitting import FOLDS, fold_of_rows
 from calibcli.core.errors import UsageError
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 N = 400
 
 
@@ -134,11 +131,7 @@ def test_scorer_cuts_where_it_is_told() -> None:
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        return importlib.import_module("exact_probabilities")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
+    return script("exact_probabilities")
 
 
 @pytest.mark.parametrize("model", ["5 neighbours", "naive Bayes", "tree"])

@@ -6,17 +6,15 @@ its oracle in `test_metrics_oracles`, so that a new metric, which needs one, is 
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmark_scripts import script
 from test_metrics_oracles import ORACLES, TWO, Rows
 
 import calibcli
@@ -28,7 +26,6 @@ from calibcli.metrics.registry import Sample, traits
 from calibcli.scores.columns import columns
 from calibcli.scores.predictions import Predictions
 
-HERE = Path(__file__).parent.parent / "benchmarks"
 N = 240
 MODELS = ("forest of 10", "forest of 30", "5 neighbours", "naive Bayes", "boosted trees", "five levels")
 POOLS = [(model, data) for model in MODELS for data in ("even", "rare")]
@@ -41,11 +38,7 @@ CASES: list[tuple[str, Callable[[Rows], float], float]] = [
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    sys.path.insert(0, str(HERE))
-    try:
-        return importlib.import_module("exact_scores")
-    finally:
-        sys.path.remove(str(HERE))
+    return script("exact_scores")
 
 
 @cache

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmark_scripts import script
 from scipy import stats
 
 import calibcli
@@ -41,14 +42,7 @@ def _own_numbers() -> None:
 
 @pytest.fixture(scope="module")
 def bench() -> Any:
-    import importlib
-
-    folder = str(ROOT / "benchmarks")
-    sys.path.insert(0, folder)
-    try:
-        return importlib.import_module("slices")
-    finally:
-        sys.path.remove(folder)
+    return script("slices")
 
 
 # conditions

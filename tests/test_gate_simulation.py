@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from benchmark_scripts import script
 
 from calibcli.gate.check import Baselines, check
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import RecordedOutputs
 from calibcli.scores.predictions import Predictions
 
-HERE = Path(__file__).parent.parent / "benchmarks"
 RUNS = 30  # of which 8 wrong are surely more than 6 %; `benchmarks/gate.py` has 2,000
 
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    sys.path.insert(0, str(HERE))
-    try:
-        return importlib.import_module("gate")
-    finally:
-        sys.path.remove(str(HERE))
+    return script("gate")
 
 
 def worst(bench: ModuleType, kind: str, what: str) -> list[str]:

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import importlib
 import random
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from benchmark_scripts import script
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -20,11 +19,7 @@ EXAMPLES = 60
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    sys.path.insert(0, folder := str(Path(__file__).parents[1] / "benchmarks"))
-    try:
-        return importlib.import_module("honest_files")
-    finally:
-        sys.path.remove(folder)
+    return script("honest_files")
 
 
 @settings(

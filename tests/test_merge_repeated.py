@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmark_scripts import script
 
 import calibcli
 from calibcli import Accumulator
@@ -22,15 +23,7 @@ from calibcli.metrics.partial_states import _checksum
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    import importlib
-    import sys
-
-    folder = str(Path(__file__).parent.parent / "benchmarks")
-    sys.path.insert(0, folder)
-    try:
-        return importlib.import_module("repeated_parts")
-    finally:
-        sys.path.remove(folder)
+    return script("repeated_parts")
 
 
 @pytest.fixture(scope="module")

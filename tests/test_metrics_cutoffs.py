@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmark_scripts import script
 
 import calibcli
 from calibcli.core.errors import UsageError
@@ -21,12 +19,7 @@ METRICS = ("cutoff_error", "cutoff_loss")
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    folder = str(Path(__file__).parent.parent / "benchmarks")
-    sys.path.insert(0, folder)
-    try:
-        return importlib.import_module("cutoffs")
-    finally:
-        sys.path.remove(folder)
+    return script("cutoffs")
 
 
 def both(p: Any, y: Any, **how: Any) -> tuple[Estimate, Estimate]:

@@ -5,11 +5,9 @@ Every number is computed again in NumPy; the public reports are named at the tes
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +16,7 @@ from typing import Any, NamedTuple
 import evals_written as written
 import numpy as np
 import pytest
+from benchmark_scripts import script
 
 import calibcli
 from calibcli.cli.app import main
@@ -261,11 +260,7 @@ def test_other_commands_take_the_option(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    sys.path.insert(0, folder := str(Path(__file__).parents[1] / "benchmarks"))
-    try:
-        return importlib.import_module("missing")
-    finally:
-        sys.path.remove(folder)
+    return script("missing")
 
 
 def few(kind: str, k: int, m: int = 7, n: int = 60) -> tuple[np.ndarray, np.ndarray, Any]:

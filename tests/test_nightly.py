@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from benchmark_scripts import script
 
 from calibcli.cli import COMMANDS
 
@@ -23,14 +23,6 @@ def takes(text: str, option: str) -> bool:
     """Whether a script has the option: `arguments(__doc__, runs=400)` is `--runs`."""
     name = option.removeprefix("--").replace("-", "_")
     return bool(re.search(rf"arguments\(\s*__doc__[^=)]*(?:.(?!\n\w))*?\b{name}=", text, re.DOTALL))
-
-
-def script(name: str) -> ModuleType:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +83,11 @@ def test_a_run_writes_its_output_and_says_how_it_ended(nightly: ModuleType, tmp_
 def test_rows_of_results_are_scripts_with_their_options_and_every_script_has_a_row() -> None:
     folder = ROOT / "benchmarks"
     lines = re.findall(r"`(\w+\.py)((?: [^`]*)?)`", (folder / "RESULTS.md").read_text(encoding="utf-8"))
-    for script, options in lines:
-        text = (folder / script).read_text()
-        assert all(takes(text, option) for option in re.findall(r"--[\w-]+", options)), (script, options)
+    for name, options in lines:
+        text = (folder / name).read_text()
+        assert all(takes(text, option) for option in re.findall(r"--[\w-]+", options)), (name, options)
     scripts = {path.name for path in folder.glob("[a-z]*.py")} - {"run.py", "nightly.py"}
-    assert scripts == {script for script, _ in lines} - {"run.py", "nightly.py"}
+    assert scripts == {name for name, _ in lines} - {"run.py", "nightly.py"}
 
 
 def test_every_command_has_a_row_of_growth(growth: ModuleType) -> None:

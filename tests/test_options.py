@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from benchmark_scripts import script
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,11 +26,7 @@ Calls = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        return importlib.import_module("command_lines")
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
+    return script("command_lines")
 
 
 @pytest.fixture

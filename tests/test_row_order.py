@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from benchmark_scripts import script
 from scipy import stats
 
 import calibcli
@@ -24,11 +23,7 @@ TEXTS = np.argsort(np.arange(N).astype(str), kind="stable")
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    sys.path.insert(0, folder := str(Path(__file__).parents[1] / "benchmarks"))
-    try:
-        return importlib.import_module("misread_rows")
-    finally:
-        sys.path.remove(folder)
+    return script("misread_rows")
 
 
 @pytest.mark.regression

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from benchmark_scripts import script
 
 from calibcli.watch import _bets as bets
 from calibcli.watch._bets import L, Stream, WatchedRule, joined, tables, thresholds
@@ -171,14 +171,7 @@ def test_thresholds_share_alpha_among_slices_where_something_is_called_wrong() -
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    import importlib
-
-    folder = str(Path(__file__).parent.parent / "benchmarks")
-    sys.path.insert(0, folder)
-    try:
-        return importlib.import_module("watch")
-    finally:
-        sys.path.remove(folder)
+    return script("watch")
 
 
 @pytest.mark.slow

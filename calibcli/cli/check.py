@@ -49,7 +49,7 @@ def command(
     progress = run.progress("checking")
     result = check(scores, diagram=bool(run.output), progress=progress, **options, **given_options(reading))
     if save_baseline is not None:
-        result = run.keep(result, save_baseline, "baseline")
+        result = run.keep(result, save_baseline, "baseline", "the check did not pass")
         facts = {key: value for key, value in result.facts.items() if key != "rows" or request.keep_rows}
         result = dataclasses.replace(result, facts=facts)
     return run.finish(result)

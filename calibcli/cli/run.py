@@ -124,11 +124,14 @@ class CommandRun:
         extensions.register_progress(terminal.bar(title))  # also of loops that the command passes it to nowhere
         return extensions.tell
 
-    def keep(self, result: Result, path: Path, role: str) -> Result:
-        """Write a result that passed its checks for later, as what `role` says; return it with a note or the path."""
+    def keep(self, result: Result, path: Path, role: str, otherwise: str) -> Result:
+        """Write a result that passed its checks for later, as what `role` says; return it with a note or the path.
+
+        Args:
+            otherwise: why it is not written where its checks did not pass.
+        """
         if result.exit_code:
-            why = "there is none" if role == "threshold" else "the check did not pass"
-            note = f"no {role} is written to {path}: {why}"
+            note = f"no {role} is written to {path}: {otherwise}"
             return dataclasses.replace(result, notes=[*result.notes, note])
         if is_main_process():
             render.write(self.stamped(result), path)

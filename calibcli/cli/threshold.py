@@ -48,5 +48,5 @@ def command(
     options = {**vars(promise), "calibrator": calibrator, "progress": progress, **given_options(reading)}
     result = threshold(files, **options)
     if save is not None:
-        result = run.keep(result, save, "threshold")
+        result = run.keep(result, save, "threshold", "there is none")
     return run.finish(result)

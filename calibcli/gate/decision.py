@@ -73,8 +73,10 @@ class Decision:
         tau = {value: math.inf if tau is None else tau * (1 - DOUBLE) for value, tau in self.tau.items()}
         if not self.by:
             return score >= tau[""]
-        values = np.array(names)[top if rows.predicted is None else rows.predicted]
-        values = rows.slices[self.by] if self.by != BY_CLASS else values
+        if self.by == BY_CLASS:
+            values = np.array(names)[top if rows.predicted is None else rows.predicted]
+        else:
+            values = rows.slices[self.by]
         return score >= np.array([tau.get(str(value), math.inf) for value in values.tolist()])
 
     def refuse_own(self, files: Sequence[Mapping[str, Any]]) -> None:

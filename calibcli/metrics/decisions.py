@@ -10,17 +10,12 @@ import numpy as np
 
 from calibcli.core.options import Range
 from calibcli.metrics._histogram_error import PlacedRows
-from calibcli.metrics.intervals import Mask, MeanOf
+from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.registry import METRICS, UNIT, Sample
 from calibcli.scores.histogram import CELLS
 
 Threshold = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
 AT = 0.5  # from which on the event is the more probable class
-
-
-def acts(sample: Sample, at: float) -> Mask:
-    """Return (N,) whether P(event) >= at, up to rounding."""
-    return np.asarray(sample.positive.p >= at * (1 - sample.columns.precision))
 
 
 def odds(at: float) -> float:
@@ -75,7 +70,7 @@ def net_benefit(sample: Sample, *, at: Threshold = AT) -> MeanOf:
     0.4375
     """
     value = np.where(sample.positive.hit, 1.0, -odds(at))
-    return MeanOf(sample, np.where(acts(sample, at), value, 0.0), ends=(-odds(at), 1.0))
+    return MeanOf(sample, np.where(sample.positive.at_least(at), value, 0.0), ends=(-odds(at), 1.0))
 
 
 @share_of_rows(
@@ -87,7 +82,7 @@ def sensitivity(sample: Sample, *, at: Threshold = AT) -> MeanOf:
     >>> calibcli.measure([0.9, 0.3, 0.2, 0.1], [1, 1, 0, 0], "sensitivity")["sensitivity"].value
     0.5
     """
-    return MeanOf(sample, acts(sample, at), sample.positive.hit, share=True, empty="no row is the event")
+    return MeanOf(sample, sample.positive.at_least(at), sample.positive.hit, share=True, empty="no row is the event")
 
 
 @share_of_rows(
@@ -99,4 +94,6 @@ def ppv(sample: Sample, *, at: Threshold = AT) -> MeanOf:
     >>> round(calibcli.measure([0.9, 0.3, 0.2, 0.1], [1, 1, 0, 0], "ppv:at=0.2")["ppv:at=0.2"].value, 4)
     0.6667
     """
-    return MeanOf(sample, sample.positive.hit, acts(sample, at), share=True, empty="no row is that probable")
+    return MeanOf(
+        sample, sample.positive.hit, sample.positive.at_least(at), share=True, empty="no row is that probable"
+    )

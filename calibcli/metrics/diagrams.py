@@ -111,7 +111,8 @@ def decision(view: BinaryOutcomes, event: str) -> tuple[Plot, str]:
     """
     t: Any = np.arange(1, max(2, min(99, math.ceil(100 * view.p.max()))) + 1) / 100
     order = np.argsort(view.p)
-    hits, rows = (np.append(0.0, np.cumsum(view.shares[order] * part[order])) for part in (view.hit, 1.0 + 0 * view.p))
+    shares = view.shares[order]
+    hits, rows = (np.append(0.0, np.cumsum(part)) for part in (shares * view.hit[order], shares))
     below = np.searchsorted(view.p[order], t * (1 - view.precision))
     odds = t / (1 - t)
     model = hits[-1] - hits[below] - odds * (rows[-1] - rows[below] - hits[-1] + hits[below])

@@ -261,11 +261,15 @@ class WeightedMean:
             low, high: smallest and largest value of a row; arrays have one for each row of `every`, as in
                 `largest_contribution`.
         """
+        value, (below, above) = self.value, self.reaches(alpha, low, high, every)
+        return max(value - below, min(float(np.min(low)), value)), min(value + above, max(float(np.max(high)), value))
+
+    def reaches(self, alpha: float, low: End, high: End, every: WeightedMean | None = None) -> Ends:
+        """Return how far below and above the mean its bounds lie, of rows with the ends of `bounds`."""
         value = self.value
-        below, above = self.bound_distances(
+        return self.bound_distances(
             alpha, self.largest_contribution(value - low, every), self.largest_contribution(high - value, every)
         )
-        return max(value - below, min(float(np.min(low)), value)), min(value + above, max(float(np.max(high)), value))
 
     def bound_distances(self, alpha: float, down: float, up: float) -> tuple[float, float]:
         """Return how far below and above the mean its bounds lie; `down`, `up`: the most that one row moves it so."""

@@ -175,26 +175,13 @@ class JudgedMean(Statistic):
             return Interval(reason=BOUNDLESS, n=corrected.n)
         tail, value = (1 - level) / 2, self.value
         low, high = least - self.trust * most, most - self.trust * least  # of x(y) - λ x(f), each (n,)
-        ends = [
-            np.hypot(of_labelled, trust * of_others)
-            for of_labelled, of_others in zip(
-                corrected.bound_distances(
-                    tail,
-                    corrected.largest_contribution(corrected.value - low),
-                    corrected.largest_contribution(high - corrected.value),
-                ),
-                others.bound_distances(
-                    tail,
-                    others.largest_contribution(others.value - all_least),
-                    others.largest_contribution(all_most - others.value),
-                ),
-            )
-        ]
+        of_labelled, of_others = corrected.reaches(tail, low, high), others.reaches(tail, all_least, all_most)
+        below, above = (math.hypot(a, trust * b) for a, b in zip(of_labelled, of_others, strict=True))
         se = math.hypot(corrected.se, trust * others.se)
         alone = self.labelled.rows
         return Interval(
-            low=max(value - float(ends[0]), min(float(np.min(least)), value)),
-            high=min(value + float(ends[1]), max(float(np.max(most)), value)),
+            low=max(value - below, min(float(np.min(least)), value)),
+            high=min(value + above, max(float(np.max(most)), value)),
             level=level,
             how=f"prediction-powered, score form, t{corrected.clustered}",
             n=corrected.n,

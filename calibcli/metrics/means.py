@@ -15,7 +15,7 @@ from calibcli.core.result import Table
 from calibcli.core.statistics import normal_quantile, normal_share, root, squares
 from calibcli.metrics._histogram_error import PlacedRows, unchanged
 from calibcli.metrics.binned import debiased, l1
-from calibcli.metrics.intervals import Constant, Ends, Mask, MeanOf, WeightedMean, average
+from calibcli.metrics.intervals import Constant, Ends, MeanOf, WeightedMean, average
 from calibcli.metrics.registry import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Interval, Of, Sample, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.scores.columns import ClassBins
@@ -324,11 +324,6 @@ def nll_wrong(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.nll, ~sample.columns.correct, _cost_of_wrong, empty=NO_WRONG)
 
 
-def _confident(sample: Sample, tau: float, of: Of) -> Mask:
-    """Return (N,) whether p >= tau, up to rounding: a probability of 0.99 counts after log and softmax."""
-    return np.asarray(sample.view(of).p >= tau * (1 - sample.columns.precision))
-
-
 def _share_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """Bound the change by merging: the share of rows in the cell that the threshold cuts."""
     tau = options["tau"]
@@ -346,7 +341,7 @@ def high_confidence_share(sample: Sample, *, tau: Share = 0.99, of: Of = "top") 
     >>> round(calibcli.measure(logits, labels, "high_confidence_share:tau=0.9")["high_confidence_share"].value, 4)
     0.9228
     """
-    return MeanOf(sample, _confident(sample, tau, of), share=True)
+    return MeanOf(sample, sample.view(of).at_least(tau), share=True)
 
 
 def _accuracy_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
@@ -364,7 +359,7 @@ def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99, of: Of = "top
     >>> round(calibcli.measure(logits, labels, "high_confidence_accuracy:tau=0.9")["high_confidence_accuracy"].value, 4)
     0.9478
     """
-    rows = _confident(sample, tau, of)
+    rows = sample.view(of).at_least(tau)
     return MeanOf(sample, sample.view(of).hit, rows, share=True, empty="no row is that confident")
 
 

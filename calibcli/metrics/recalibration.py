@@ -82,23 +82,40 @@ def _condensed(coefficient: int) -> Bound:
         view, fit = placed.view, placed.view.memoized(cox)
         assert fit is not None
         outcome = placed.outcome  # (N,) the number o of each row's outcome of a cell
-        share_of = np.maximum(np.bincount(outcome, view.shares), SMALLEST)  # (outcomes,)
 
         def scores(p: Floats, complement: Floats) -> tuple[Floats, Floats]:
             """Return x (2, N) at these probabilities, and (π - y) x (2, N)."""
-            x = np.stack([np.ones(view.n), log_odds(p, complement)])
-            return x, x * ((1 + np.tanh(fit.beta @ x / 2)) / 2 - view.hit)  # 1 / (1 + exp(-m)) = (1 + tanh(m / 2)) / 2
+            x = _design(p, complement)
+            return x, x * (_sigmoid(fit.beta @ x) - view.hit)
 
-        mean_p = (np.bincount(outcome, view.shares * view.p) / share_of)[outcome]
-        mean_complement = (np.bincount(outcome, view.shares * view.complement) / share_of)[outcome]
         x, score = scores(view.p, view.complement)
-        change = view.shares * (score - scores(mean_p, mean_complement)[1])  # (2, N)
+        change = view.shares * (score - scores(*_means(placed))[1])  # (2, N)
         moved = np.array([np.abs(np.bincount(outcome, row)).sum() for row in change])  # (2,) Σ_o |Δ_o|
-        pi = (1 + np.tanh(fit.beta @ x / 2)) / 2
+        pi = _sigmoid(fit.beta @ x)
         hessian = (x * (view.shares * pi * (1 - pi))) @ x.T
         return float(3 * np.abs(np.linalg.inv(hessian))[coefficient] @ moved)
 
     return bound
+
+
+def _means(placed: PlacedRows) -> tuple[Floats, Floats]:
+    """Return p and 1 - p (N,) where each row has the mean of the rows of its outcome in its cell."""
+    view, outcome = placed.view, placed.outcome
+    share_of = np.maximum(np.bincount(outcome, view.shares), SMALLEST)  # (outcomes,)
+    p, complement = (
+        (np.bincount(outcome, view.shares * part) / share_of)[outcome] for part in (view.p, view.complement)
+    )
+    return p, complement
+
+
+def _sigmoid(m: Floats) -> Floats:
+    """Compute 1 / (1 + exp(-m)) = (1 + tanh(m / 2)) / 2."""
+    return np.asarray((1 + np.tanh(m / 2)) / 2)
+
+
+def _design(p: Floats, complement: Floats) -> Floats:
+    """Return x, (2, N)."""
+    return np.stack([np.ones(len(p)), log_odds(p, complement)])
 
 
 @METRICS.add(
@@ -138,13 +155,7 @@ PLATEAU = 1e-9  # Σ s π (1 - π) below which every row is certain and right, w
 def _citl_condensed(placed: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """Bound the change by merging, 3 Σ_o |Δ_o| / H as in `_condensed`: Δ_o of Σ s (π - y), H = Σ s π (1 - π)."""
     view, outcome = placed.view, placed.outcome
-    share_of = np.maximum(np.bincount(outcome, view.shares), SMALLEST)  # (outcomes,)
-    mean, mean_complement = (
-        (np.bincount(outcome, view.shares * p) / share_of)[outcome] for p in (view.p, view.complement)
-    )
-    pi, pi_of_mean = (
-        _sigmoid(value + log_odds(*pair)) for pair in ((view.p, view.complement), (mean, mean_complement))
-    )
+    pi, pi_of_mean = (_sigmoid(value + log_odds(*pair)) for pair in ((view.p, view.complement), _means(placed)))
     moved = np.abs(np.bincount(outcome, view.shares * (pi - pi_of_mean))).sum()
     return float(3 * moved / max(float(view.shares @ (pi * (1 - pi))), SMALLEST))
 
@@ -220,10 +231,6 @@ class InTheLarge(Statistic):
         return WeightedMean(self.view.hit - pi, self.view.weights, self.view.counts, self.view.groups)
 
 
-def _sigmoid(m: Floats) -> Floats:
-    return np.asarray((1 + np.tanh(m / 2)) / 2)
-
-
 def _crossing(increasing: Callable[[float], float], start: float, step: float) -> float:
     """Return where an increasing function is 0, searched in steps that double; ±inf if no step is within FARTHEST."""
     side = 1.0 if increasing(start) < 0 else -1.0
@@ -236,10 +243,8 @@ def _crossing(increasing: Callable[[float], float], start: float, step: float) -
 
 # Distances between the probabilities and the curve of the regression.
 
-DRAWS, PLACES = (
-    500,
-    2_000,
-)  # of the level if calibrated: draws of β̂, and at most so many rows, at equal shares of rising ℓ
+# the level if calibrated is simulated by draws of β̂, on at most so many rows at equal shares of rising ℓ
+DRAWS, PLACES = 500, 2_000
 CUT_DECIDES = "a probability is 0 or 1: its log-odds are infinite, and where they are cut decides (--clip)"
 distance = functools.partial(METRICS.add, values=UNIT, better="lower", unit="probability", compared=False)
 
@@ -298,7 +303,7 @@ class CurveDistance(Statistic):
         fit, view = self.view.memoized(cox), self.view
         if fit is None or not (view.p.all() and view.complement.all()):
             return math.nan
-        return float(self._of(np.abs(view.p - _sigmoid(fit.beta @ _design(view))), view.shares))
+        return float(self._of(np.abs(view.p - _sigmoid(fit.beta @ _design(view.p, view.complement))), view.shares))
 
     def interval(self, level: float) -> Interval:
         """Return the mean and the 95 % quantile if calibrated: β̂ is then normal around (0, 1).
@@ -310,7 +315,7 @@ class CurveDistance(Statistic):
             return Interval(reason=NO_MAXIMUM)
         if not math.isfinite(self.value):
             return Interval(reason=CUT_DECIDES)
-        x, shares, covariance = _design(view), view.shares, fit.covariance
+        x, shares, covariance = _design(view.p, view.complement), view.shares, fit.covariance
         if (view.weights is None or view.counts) and view.groups is None:
             information = (x * (shares * view.p * view.complement)) @ x.T * view.total
             covariance = np.asarray(np.linalg.inv(information), np.float64)
@@ -332,11 +337,6 @@ class CurveDistance(Statistic):
         order = np.argsort(gap)
         below = np.searchsorted(np.cumsum(shares[order]), self.quantile - 1e-12)
         return float(gap[order[min(int(below), len(gap) - 1)]])
-
-
-def _design(view: BinaryOutcomes) -> Floats:
-    """Return x, (2, N)."""
-    return np.stack([np.ones(view.n), log_odds(view.p, view.complement)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -476,7 +476,7 @@ def _profile_end(view: BinaryOutcomes, fit: Cox, limit: float, side: int) -> flo
         offset = (fit.beta[1] + side * distance) * log_odds_of  # (N,) b ℓ
         intercept = float(fit.beta[0]) + side * distance * follows  # near the optimum: the steps are shortened
         for _ in range(STEPS):
-            pi = 0.5 * (1 + np.tanh((intercept + offset) / 2))
+            pi = _sigmoid(intercept + offset)
             delta = float(s @ (pi - y)) / max(float(s @ (pi * (1 - pi))), SMALLEST)
             intercept -= math.copysign(math.log1p(abs(delta)), delta)
             if abs(delta) < 1e-7:  # what is left, δ² F'' / 2, is rounding of F
@@ -515,7 +515,7 @@ def _newton(x: Floats, y: Floats, s: Floats, beta: Floats) -> tuple[Floats, Floa
                 return None
             continue
         loss = loss_here
-        pi = 0.5 * (1 + np.tanh(m / 2))
+        pi = _sigmoid(m)
         gradient = x @ (s * (pi - y))
         hessian = (x * (s * pi * (1 - pi))) @ x.T
         (h_aa, h_ab), (_, h_bb) = hessian.tolist()

@@ -101,6 +101,10 @@ class BinaryOutcomes(Memoized):
         drawn = float(c**2 @ c) / square if square > 0 else 0.0
         return max(drawn, 1 / self.effective), float(self.weights.max()) / self.total
 
+    def at_least(self, tau: float) -> npt.NDArray[np.bool_]:
+        """Return (N,) whether p >= tau, up to rounding: a probability of 0.99 counts after log and softmax."""
+        return np.asarray(self.p >= tau * (1 - self.precision))
+
     @cached_property
     def residual(self) -> Floats:
         """p - y."""

@@ -82,9 +82,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if labels.dtype.kind == "b" and k > 2:
         problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
         raise InputError(problem, OBSERVED)
-    table = np.asarray(column_evidence.sample(scores), np.float64) if columns > 1 else np.ones((0, 1))
-    fix = A_COLUMN if column_evidence.lack_a_class(table) else UNKNOWN
-    convert = _translator(labels, name, k, classes or _letters(labels, k, notes), fix)
+    convert = _translator(labels, name, k, classes or _letters(labels, k, notes), scores)
     base = label_base or 0
     ignored = None if ignore_label is None else ignore_label - base
     codes: Named = Converted(labels, lambda block: convert(block) - base, (), np.dtype(np.int64))
@@ -93,7 +91,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
         raise InputError(f"all {n:,} labels are {ignore_label}", "pass rows that have labels")
     if seen.beyond and label_base is None:
         _counted_from_one(codes, ignored, seen, k, scores)
-    _refuse_outside(seen, name, k, columns, base, fix)
+    _refuse_outside(seen, name, k, scores, base)
     dropped = None
     if ignored is not None:
         dropped = np.concatenate([block == ignored for _, block in blocks(codes)])
@@ -180,13 +178,19 @@ def as_names(labels: Named | None, name: str, classes: Sequence[str] | None) -> 
     return Converted(labels, lambda block: block.astype(np.int64).astype(str), labels.shape[1:], np.dtype("U20"))
 
 
-def _refuse_outside(seen: _LabelRange, name: str, k: int, columns: int, base: int, fix: str) -> None:
+def _of_no_class(scores: Named) -> str:
+    """Return what to do about labels that are of none of the classes that scores (N, K) are of."""
+    table = np.asarray(column_evidence.sample(scores), np.float64)
+    return A_COLUMN if column_evidence.lack_a_class(table) else UNKNOWN
+
+
+def _refuse_outside(seen: _LabelRange, name: str, k: int, scores: Named, base: int) -> None:
     """Refuse labels that are none of the classes.
 
     Raises:
         InputError: a label that is none of the classes.
     """
-    if columns == 1 and max(seen.largest, max(seen.counts, default=0)) > 1:
+    if scores.shape[1] == 1 and max(seen.largest, max(seen.counts, default=0)) > 1:
         problem = f"one score per row but labels up to {seen.largest + base}: is it only the score of the top class?"
         other = "" if base else "; labels 1 and 2: --label-base 1"
         raise InputError(problem, f"save the scores of every class as an array (N, K){other}")
@@ -196,10 +200,11 @@ def _refuse_outside(seen: _LabelRange, name: str, k: int, columns: int, base: in
         problem = f"label {value} in row {seen.negative[0]} ('{name}') is negative"
         raise InputError(problem, "check --label-base" if base else f"{drop}--ignore-label {value} drops such rows")
     if seen.beyond:
+        belong = "do the scores and labels belong together? if the first class is called 1: --label-base 1"
         raise InputError(
             f"label {seen.beyond[1] + base} in row {seen.beyond[0]} ('{name}') is outside {base}..{k - 1 + base}, "
             f"as there are {k} score columns ({count_text(seen.above, 'row')})",
-            f"do the scores and labels belong together? if the first class is called 1: --label-base 1; {fix}",
+            f"{belong}; {_of_no_class(scores)}",
         )
 
 
@@ -239,9 +244,9 @@ def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
 
 
 def _translator(
-    labels: Named, name: str, k: int, classes: Sequence[str] | None, unknown: str
+    labels: Named, name: str, k: int, classes: Sequence[str] | None, scores: Named
 ) -> Callable[[Array], Ints]:
-    """Return a function that converts a block of labels to int64; `unknown` is what to do about those of no class."""
+    """Return a function that converts a block of the labels of scores (N, K) to int64."""
     kind = labels.dtype.kind
     if labels.dtype == np.uint64:
         return lambda block: np.minimum(block, np.uint64(2**62)).astype(np.int64)
@@ -271,7 +276,8 @@ def _translator(
             raise InputError(problem, f"pass --classes {shlex.quote(','.join(order or words))}{sure}")
         cells, near = [text for _, block in blocks(labels) for text in _texts(block)], nearest(odd, classes)
         fix = f"did you mean {near!r}? Else " if near else ""
-        fix += f"{unknown}; if a column is of that class, give --classes every name, in the order of the columns"
+        fix += f"{_of_no_class(scores)}; "
+        fix += "if a column is of that class, give --classes every name, in the order of the columns"
         others = sum(text in strange for text in cells) - cells.count(odd)
         problem = f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes"
         problem += f" ({count_text(cells.count(odd), 'row')}, first row {cells.index(odd)}"

@@ -48,9 +48,7 @@ MARKS = 4  # score columns that identify a row, beside its largest score and tha
 ORDER_P = 1e-6  # p-value below which labels are taken to be in another order: an error on sound files is that rare
 MOST_COPIES = 0.2  # share of copied rows above which a gate gives no verdict
 TOGETHER = 10  # copies of one row, at most: scores that occur more often come from a model with few distinct scores
-EVERY = (
-    0.95  # share of the different rows that occur a multiple of so many times, from which a file is that many copies
-)
+EVERY = 0.95  # share of the different rows from which counts that are all multiples of k tell of k copies of a file
 HASHED = 4_000_000  # rows up to which duplicates are searched
 PERFECT = 100  # rows from which a file without a single wrong prediction gets a note
 UNLIKELY = 0.01  # chance of no wrong prediction, by the probabilities themselves, up to which it gets that note
@@ -292,8 +290,13 @@ class RepeatedRows(Mistake):
         return _repeats(self.near)
 
     @cached_property
+    def of_rows(self) -> list[Hashes]:
+        """Marks of scores and label together, without rounding."""
+        return [*map(np.bitwise_xor, self.of_scores, map(hash_rows, self.own))]
+
+    @cached_property
     def count(self) -> int:
-        return _repeats([*map(np.bitwise_xor, self.of_scores, map(hash_rows, self.own))]) if self.alike else 0
+        return _repeats(self.of_rows) if self.alike else 0
 
     def _groups(self, marks: list[Hashes]) -> tuple[Floats, Ints, Ints]:
         """Return, for each group of two or more rows of equal marks, its wrong rows, its rows, and one of them."""
@@ -320,9 +323,8 @@ class RepeatedRows(Mistake):
         """Return how many copies of the same rows (scores and label) the file is, or 0: nearly all rows then occur that
         often, or a multiple of it. Of different samples about half of the counts are even.
         """
-        marks = [*map(np.bitwise_xor, self.of_scores, map(hash_rows, self.own))]
-        _, rows, _ = self._groups(marks)
-        different = len(rows) + sum(map(len, marks)) - int(rows.sum())
+        _, rows, _ = self._groups(self.of_rows)
+        different = len(rows) + sum(map(len, self.of_rows)) - int(rows.sum())
         multiples = (times for times in range(2, TOGETHER + 1) if (rows % times == 0).sum() >= EVERY * different)
         return next(multiples, 0) if different >= DIFFER else 0
 

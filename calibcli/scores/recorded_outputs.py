@@ -288,15 +288,7 @@ def _one_dataset(
         if labels is not None and reading.need_labels:
             unrelated = row_order.unrelated(scanned, rows, kind, name, label_name)
             notes[:0] = [unrelated] if unrelated else []
-        if width > 2 and column_evidence.ranked(head := np.asarray(rows.scores.read(0, column_evidence.ROWS))):
-            fall = "the scores of every row fall from the first column to the last: the largest of each row, sorted?"
-            first_class = rows.codes[: len(head)] == 0 if rows.codes is not None else head[:, 0]
-            if kind == "probabilities" and not confirmed and head[:, 0].mean() - first_class.mean() > RARER:
-                problem = (
-                    f"{fall} The first class has {head[:, 0].mean():.0%} by the scores, {first_class.mean():.0%} seen"
-                )
-                raise InputError(problem, f"{array_names.EVERY_CLASS}; if they are, name the classes: --classes KEY")
-            notes.append(fall)
+        notes += _sorted_in_each_row(rows, kind, confirmed)
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
         notes += scanned.verdicts(Outcome(scanned, kind, binary.classes, bool(reading.weights), clip, sure))
         others, causes = _usable(aside, every, scanned, reading, where)
@@ -367,6 +359,25 @@ def _one_dataset(
         read, beside = swap_classes(read), None if beside is None else swap_classes(beside)
     read = read if labels is None else repeated_samples.seen(read, named, reading.ids, contents[0].ids)
     return left_out.decided(read, beside, causes, lost, reading)
+
+
+def _sorted_in_each_row(rows: KeptRows, kind: Kind, confirmed: bool) -> list[str]:
+    """Return a note where the scores of every row fall from the first column to the last.
+
+    Raises:
+        InputError: nobody said in which order the classes are, and the first is much rarer than its scores say.
+    """
+    if rows.scores.shape[1] < 3:
+        return []
+    head = np.asarray(rows.scores.read(0, column_evidence.ROWS))  # (rows, K)
+    if not column_evidence.ranked(head):
+        return []
+    fall = "the scores of every row fall from the first column to the last: the largest of each row, sorted?"
+    stated, seen = head[:, 0].mean(), head[:, 0].mean() if rows.codes is None else (rows.codes[: len(head)] == 0).mean()
+    if kind == "probabilities" and not confirmed and stated - seen > RARER:
+        problem = f"{fall} The first class has {stated:.0%} by the scores, {seen:.0%} seen"
+        raise InputError(problem, f"{array_names.EVERY_CLASS}; if they are, name the classes: --classes KEY")
+    return [fall]
 
 
 def _kept_aside(read: Predictions, scores: Named, scanned: Scan, clip: float, fields: Mapping[str, Any]) -> Predictions:
