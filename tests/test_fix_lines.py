@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fix_lines import Calib, Done, lines_of, mended
 from layouts import LAYOUTS, Layout, Numbers
-from varied_files import case
+from varied_files import case, judged
 
 from calibcli.core.errors import Exit
 
@@ -31,6 +31,20 @@ def test_lines_of_varied_files(seed: int, calib: Calib, tmp_path: Path) -> None:
     made = case(seed)
     wrong = followed(calib, [made.write(tmp_path)], made.right)
     assert not wrong, "\n".join([made.name, f"columns {[(c.name, c.role) for c in made.columns]}", *wrong])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_lines_of_files_with_a_judge(seed: int, calib: Calib, tmp_path: Path) -> None:
+    made = judged(seed)
+    (tmp_path / "rows.csv").write_text(made.text)
+    proposed = lines_of(calib.metrics("rows.csv").error)
+    assert proposed
+    if not made.answers and not made.some.all():
+        assert proposed == [["--confidence", "sure", "--correct", made.people, "--judge", made.judge]]
+    wrong = followed(calib, ["rows.csv"], made.right)
+    if not made.answers:
+        wrong += followed(calib, ["rows.csv", "--confidence", "sure", "--correct", made.people], made.right)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: one.name)

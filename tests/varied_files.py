@@ -353,3 +353,80 @@ def _change(case: Case, change: str, rng: np.random.Generator) -> None:
         case.header = False
         for i, column in enumerate(columns):
             column.name, column.told = str(i), False
+
+
+# Verdicts of people on some rows, and of a judge on all; or yes and no as the answers themselves.
+
+
+PEOPLE, JUDGES = ["human", "annotator", "checked", "gold"], ["gpt", "llm_judge", "grader", "claude says"]
+SAID = [("yes", "no"), ("True", "False"), ("1", "0"), ("correct", "incorrect"), ("pass", "fail"), ("Yes", "No")]
+
+
+@dataclass
+class Judged:
+    """A file with a confidence and two columns of the same two words; `gold` and `pred` are answers, not verdicts.
+
+    Attributes:
+        people, judge: names of the columns.  answers: whether these hold predicted and observed answers.
+        some: (N,) rows that people looked at.
+    """
+
+    text: str
+    people: str
+    judge: str
+    answers: bool
+    confidence: Floats
+    right_by_people: Ints
+    right_by_judge: Ints
+    some: Any
+
+    def right(self, line: Sequence[str]) -> list[Numbers]:
+        """Return the numbers that are right for a line of options."""
+        stated = options(line)
+        rows = np.flatnonzero(self.some)
+        if self.answers:
+            named = {stated.get("--predicted"), stated.get("--labels")} == {self.people, self.judge}
+            found = self.right_by_people if named and (self.some.all() or stated.get("--missing") == "drop") else None
+        elif stated.get("--correct") == self.people:
+            if stated.get("--judge") == self.judge:
+                return [(self._together(), None)] if not self.some.all() else []
+            if not self.some.all() and stated.get("--missing") != "drop":
+                return []
+            found = self.right_by_people
+        else:  # of two judges who saw every row, nothing tells which one is right
+            found = self.right_by_judge if self.some.all() and stated.get("--correct") == self.judge else None
+        return [] if found is None else [of_confidence(self.confidence[rows], found[rows])]
+
+    def _together(self) -> float:
+        """The prediction-powered accuracy, by halves."""
+        y, f, rest = self.right_by_people[self.some], self.right_by_judge[self.some], self.right_by_judge[~self.some]
+        half, n, m = np.arange(len(y)) % 2, len(y), len(rest)
+        trust = np.zeros(n)
+        for one in (0, 1):
+            at = half != one
+            slope = np.cov(y[at], f[at], bias=True)[0, 1] / f[at].var() if f[at].var() else 0.0
+            trust[~at] = np.clip(slope / (1 + n / m), 0, 1)
+        return float((y - trust * f).mean() + trust.mean() * rest.mean())
+
+
+def judged(seed: int) -> Judged:
+    """Return a file of a seed."""
+    rng = np.random.default_rng([7, seed])
+    n, answers, whole = 900, seed % 3 == 2, seed % 4 == 3
+    words = SAID[0] if answers else SAID[seed % len(SAID)]
+    confidence = rng.uniform(0.5, 1, n).round(4)
+    right = (rng.random(n) < confidence - 0.05).astype(int)
+    by_judge = np.where(rng.random(n) < 0.9, right, 1 - right)
+    some = np.ones(n, bool) if whole else np.isin(np.arange(n), rng.permutation(n)[:400])
+    people, judge = str(rng.choice(PEOPLE)), str(rng.choice(JUDGES))
+    if answers:  # the predicted answer, yes as often as no, and the observed one
+        people, judge = "observed answer", "said"
+        said = rng.integers(0, 2, n)
+        cells = {judge: said, people: np.where(right, said, 1 - said)}
+    else:
+        cells = {judge: by_judge, people: right}
+    out: dict[str, Any] = {"question": [f"q{i}" for i in range(n)], "sure": confidence}
+    out |= {name: np.array([words[1], words[0]])[cells[name]] for name in rng.permutation([*cells]).tolist()}
+    out[people] = np.where(some, out[people], "")
+    rows = [",".join(out), *(",".join(map(str, row)) for row in zip(*out.values(), strict=True))]
+    return Judged("\n".join(rows) + "\n", people, judge, answers, confidence, right, by_judge, some)

@@ -41,8 +41,6 @@ def instead_of_option(option: str, near: Sequence[str], args: Sequence[str], com
         args: the words after the command.
         command: its name; "" for an option before the command.
     """
-    if not near:
-        return see_help(command)
     if spec := _spec_with(option, args):
         return f"it is an option of a spec: {spec}"
     if elsewhere := _command_with(option, args, command):

@@ -22,6 +22,7 @@ SAME = 0.999  # share of rows in which a prediction is the class of the largest 
 CERTAIN = 0.995  # share of rows of 0 and 1 from which columns are no probabilities
 SUM = 0.02  # error of a sum of rounded probabilities
 LEAST_WHOLE = 0.95  # share of rows that sum to one where the column of each class is there
+BEYOND_CHANCE = 3.1  # standard errors of a correlation, which chance exceeds once in a thousand
 WIDEST = 2000  # columns of one table among which names are compared
 
 
@@ -163,6 +164,15 @@ def event_of(score: Floats, predicted: Sequence[str]) -> str:
     last = np.array([cell == classes[1] for cell in predicted])
     high = bool(score[last].mean() > score[~last].mean())
     return classes[int(high)] if by_threshold(score, last == high) else ""
+
+
+def rises(score: Floats, event: Array) -> bool:
+    """Return whether an event (rows,) is more frequent where the score is higher, beyond chance: r √rows of the
+    correlation r.
+    """
+    if len(score) < FEWEST or not np.std(score) or not np.std(event):
+        return False
+    return bool(np.corrcoef(score, event)[0, 1] * len(score) ** 0.5 > BEYOND_CHANCE)
 
 
 def classes_in(cells: Sequence[str]) -> list[str]:

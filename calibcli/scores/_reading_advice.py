@@ -23,8 +23,8 @@ MOST = 1000  # classes of a column of classes
 PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
 """Parts of names that make numbers from 0 to 100 look like confidences."""
 VERDICTS = ({"true", "false"}, {"correct", "incorrect"}, {"right", "wrong"}, {"pass", "fail"}, {"passed", "failed"},
-            {"1", "0"})  # fmt: skip
-"""Words for right and wrong, the plainest first."""
+            {"1", "0"}, {"yes", "no"})  # fmt: skip
+"""Words for right and wrong, the plainest first; the last may be classes as well."""
 
 
 @dataclass(frozen=True)
@@ -240,9 +240,13 @@ def _of_one(look: ColumnLook, scores: ScoreColumns) -> list[str]:
             for pair in _pairs(look, free)
             if score_name in roles.CONFIDENCE or score.min() >= 1 / len(free[pair[0]])
         ]
-        out += [f"{confidence} --predicted {shlex.quote(a)} --labels {shlex.quote(b)}" for a, b in pairs]
+        looks = {pair: _verdicts_or_classes(look, score, *pair) for pair in pairs}
+        judged = dict.fromkeys(name for pair in pairs if "verdicts" in looks[pair] for name in pair)
+        out += [f"{confidence} {line}" for line in _verdict_lines(look, [*judged])]
+        classes = [pair for pair in pairs if "classes" in looks[pair]]
+        out += [f"{confidence} --predicted {shlex.quote(a)} --labels {shlex.quote(b)}" for a, b in classes]
         if not pairs and not labels and not (low and out):
-            out += [f"{confidence} --correct {shlex.quote(name)}" for name in _verdicts(look, two)]
+            out += [f"{confidence} --correct {shlex.quote(name)}" for name in _verdicts(look, two, score)]
     return out or ([] if predicted else [scores.option])
 
 
@@ -264,6 +268,30 @@ def _pairs(look: ColumnLook, free: Mapping[str, set[str]]) -> list[tuple[str, st
     return (named or out)[:LINES]
 
 
+def _verdicts_or_classes(look: ColumnLook, score: Floats, a: str, b: str) -> tuple[str, ...]:
+    """Return what two columns of the same words may be: `classes`, predicted and observed, which agree the more often
+    the higher the confidence; or `verdicts` of two judges, each of whom then says yes more often. Both, if that does
+    not tell, and the words may be either.
+    """
+    words = next((v for v in VERDICTS if {cell.lower() for cell in look.groups[a] | look.groups[b]} == v), None)
+    if words is None:
+        return ("classes",)
+    cells = np.array([_lower(look.cells[name]) for name in (a, b)])  # (2, rows)
+    there, yes = np.isin(cells, [*words]), np.isin(cells, [*roles.RIGHT_WORDS])
+    both = there.all(axis=0)
+    verdicts = all(column_evidence.rises(score[there[i]], yes[i, there[i]]) for i in (0, 1))
+    classes = column_evidence.rises(score[both], cells[0, both] == cells[1, both])
+    return ("verdicts", "classes") if verdicts == classes else ("verdicts" if verdicts else "classes",)
+
+
+def _verdict_lines(look: ColumnLook, names: Sequence[str]) -> list[str]:
+    """Return the lines for columns of verdicts: the one with gaps is of people, and the others of judges."""
+    gaps = [name for name in names if any(cell.lower() in NO_VALUE for cell in look.cells[name])]
+    if len(gaps) == 1:
+        return [f"--correct {shlex.quote(gaps[0])} --judge {shlex.quote(name)}" for name in names if name not in gaps]
+    return [f"--correct {shlex.quote(name)}" for name in names]
+
+
 def _by_number(names: Sequence[str]) -> list[str]:
     """Return names that differ in their numbers alone in the order of these."""
     parts = [re.split(r"(\d+)", name) for name in names]
@@ -272,14 +300,22 @@ def _by_number(names: Sequence[str]) -> list[str]:
     return [name for _, name in sorted(zip(([int(n) for n in part[1::2]] for part in parts), names, strict=True))]
 
 
+def _lower(cells: Sequence[str]) -> list[str]:
+    return [cell.lower() for cell in cells]
+
+
 def _labels(name: str) -> int:
     return 2 * (normal(name) in roles.LABELS.names) + (normal(name) in roles.LABELS.weak)
 
 
-def _verdicts(look: ColumnLook, two: Mapping[str, set[str]]) -> list[str]:
-    """Return the columns that say whether predictions were right: those of the plainest words, each content once."""
+def _verdicts(look: ColumnLook, two: Mapping[str, set[str]], score: Floats) -> list[str]:
+    """Return the columns that say whether predictions were right: those of the plainest words, each content once.
+    Words that may be classes must say yes the more often the higher the confidence is.
+    """
     for words in VERDICTS:
         columns = [name for name, values in two.items() if {value.lower() for value in values} == words]
+        if words is VERDICTS[-1]:
+            columns = [n for n in columns if column_evidence.rises(score, np.isin(_lower(look.cells[n]), ["yes"]))]
         if columns:
             return [n for i, n in enumerate(columns) if all(look.cells[n] != look.cells[m] for m in columns[:i])]
     return []

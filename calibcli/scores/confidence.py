@@ -129,7 +129,12 @@ def predictions(
         if bare.any() and reading.fate("labels") == "refuse":
             first = int(np.flatnonzero(bare)[0])
             problem = f"{count_text(int(bare.sum()), 'row')} of {where} without a verdict, first row {first}"
-            raise InputError(f"{problem} ('{named.correct or named.label}')", per_row.LEAVE_OUT)
+            by_a_judge = [
+                f"or calib metrics --judge {shlex.quote(n)}, if it judges all rows" for n in _judges(contents, named)
+            ]
+            raise InputError(
+                f"{problem} ('{named.correct or named.label}')", "; ".join([per_row.LEAVE_OUT, *by_a_judge])
+            )
         order = [np.flatnonzero(rows) for rows in (scored & judged, bare, lost)]
         row_order, ends = np.concatenate(order), np.cumsum([0, *map(len, order)])
         keep: Ints | None = None if ends[1] == n else order[0]
@@ -266,6 +271,15 @@ def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where
     if len(y) != n:
         raise InputError(f"{n:,} confidences but {len(y):,} verdicts in {where}", "pass one of each for every row")
     return y
+
+
+def _judges(contents: Sequence[FileContents], named: ConfidenceNames) -> list[str]:
+    """Return columns that may hold the verdicts of a judge on every row: the words of the verdicts, without gaps."""
+    if not named.correct:
+        return []
+    cells = {name: {cell.lower() for cell in column_evidence.head(array)} for name, array in contents[0].arrays.items()}
+    words = cells[named.correct] - ABSENT
+    return [name for name, values in cells.items() if name not in (named.correct, named.confidence) and values == words]
 
 
 def _shares(values: Array, name: str, where: str, scale: str | None, notes: list[str]) -> Floats:
