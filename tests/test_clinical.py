@@ -75,6 +75,10 @@ def test_net_benefit_is_that_by_hand() -> None:
             e = measured(p, y, spec, weights=weights)[spec]
             assert e.value == pytest.approx(by_hand, abs=1e-12)
             assert e.low < e.value < e.high
+            treat_all = (math.fsum(share[y == 1]) - math.fsum(share[y == 0]) * at / (1 - at)) / math.fsum(share)
+            gain = measured(p, y, f"{spec},against=all", weights=weights)[f"{spec},against=all"]
+            assert gain.value == pytest.approx(by_hand - treat_all, abs=1e-12)
+            assert gain.low < gain.value < gain.high
     everybody = measured(p, y, "net_benefit:at=0.0001")["net_benefit:at=0.0001"].value
     assert everybody == pytest.approx(y.mean() - (1 - y.mean()) * 0.0001 / 0.9999, abs=1e-12)
 
@@ -178,8 +182,8 @@ def test_decision_curve_draws_the_metric() -> None:
     p, y = clinic()
     result = measured(p, y, "citl", curve="decision")
     (plot,) = [plot for plot in result.plots if plot.name == "decision"]
-    model, everybody, nobody = plot.curves
-    assert [c.label for c in plot.curves] == ["model", "treat all", "treat none"]
+    band, model, everybody, nobody = plot.curves
+    assert [c.label for c in plot.curves] == ["95 % at each", "model", "treat all", "treat none"]
     for at in (0.05, 0.1, 0.3):
         i = int(np.argmin(np.abs(np.asarray(model.x) - at)))
         spec = f"net_benefit:at={at:g}"
@@ -187,14 +191,20 @@ def test_decision_curve_draws_the_metric() -> None:
         if everybody.y[i] is not None:
             assert everybody.y[i] == pytest.approx(y.mean() - (1 - y.mean()) * at / (1 - at), abs=1e-12)
         assert nobody.y[i] == 0
-    low, high = map(float, result.facts["model better than acting on all or on none"].split()[2::2])
+        e = measured(p, y, spec)[spec]
+        assert (band.low[i], band.high[i]) == pytest.approx((e.low, e.high), abs=1e-12)
+    said = result.facts["better than acting on all or on none"]
+    low, high, sure, surest = (float(word.rstrip(",")) for word in said.split() if word[0].isdigit())
     inside = [
         m > max(-1 if a is None else a, 0)
         for t, m, a in zip(model.x, model.y, everybody.y, strict=True)
         if low <= t <= high
     ]
     assert all(inside)
-    assert 0.05 < low < high < 0.5
+    assert 0.05 < low < sure < surest < high < 0.5
+    for at, both in ((sure, True), (surest, True), (round(sure - 0.01, 2), False), (round(surest + 0.01, 2), False)):
+        specs = [f"net_benefit:at={at:g}{other}" for other in ("", ",against=all")]
+        assert all(e.low > 0 for e in measured(p, y, *specs).estimates) is both
 
 
 def test_a_clinician_reads_it_off_the_first_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,6 +215,7 @@ def test_a_clinician_reads_it_off_the_first_screen(tmp_path: Path, capsys: pytes
     assert main(["metrics", file]) == 0
     screen = capsys.readouterr().out
     assert "P(death) too low" in screen
+    assert "better than acting on all or on none: at thresholds 0." in " ".join(screen.split())
     shown = {line.split()[0]: line for line in screen.splitlines() if line}
     assert {"citl", "observed_expected", "cox_slope"} <= shown.keys()
     assert "cox_intercept" not in shown

@@ -224,6 +224,36 @@ def test_scores_that_go_through_a_calibrator_get_the_threshold_of_its_probabilit
     assert "another calibrator" in capsys.readouterr().err
 
 
+def test_scores_that_did_not_go_through_the_map_of_a_threshold_are_refused(tmp_path: Path) -> None:
+    names = ("of_map.json", "raw.json", "cal.safetensors", "out.csv", "bare.csv", "w.json")
+    t, raw, cal, out, bare, state = (tmp_path / name for name in names)
+    calibcli.save_scaler(calibcli.fit_scaler(VALIDATION, "labels"), cal)
+    calibcli.threshold(TEST, max_risk=0.05, calibrator=cal).write(t)
+    calibcli.threshold(TEST, max_risk=0.05).write(raw)
+    with pytest.raises(InputError, match="went through no calibrator") as refused:
+        calibcli.apply(cal, VALIDATION, save=out, threshold=raw)
+    assert "--max-risk 0.05 --alpha 0.05 --with" in refused.value.fix
+    in_memory = calibcli.threshold(TEST, max_risk=0.05, calibrator=calibcli.load_scaler(cal))
+    in_memory.write(raw)
+    with pytest.raises(InputError, match="another calibrator"):
+        calibcli.apply(cal, VALIDATION, save=out, threshold=raw)
+    calibcli.apply(cal, VALIDATION, save=out, threshold=t)
+    calibcli.apply(cal, VALIDATION, save=bare)
+    assert (
+        len(calibcli.check(out, threshold=t).checks) == len(calibcli.Watch(state, threshold=t).update(out).checks) == 2
+    )
+    z, decided = np.load(VALIDATION), [row["accept"] for row in csv.DictReader(out.open())]
+    mixed = tmp_path / "mixed.npz"  # the column of the map beside scores that did not go through it
+    np.savez(mixed, logits=z["logits"], labels=z["labels"], accept=np.array(decided))
+    for rows, why in ((VALIDATION, "nothing shows"), (bare, "nothing shows"), (mixed, "otherwise than 'accept' says")):
+        for judge in (
+            lambda rows=rows: calibcli.check(rows, threshold=t),
+            lambda rows=rows: calibcli.Watch(threshold=t).update(rows),
+        ):
+            with pytest.raises(InputError, match=why):
+                judge()
+
+
 def test_a_gate_and_a_watch_take_the_promise(tmp_path: Path, capsys: Any) -> None:
     t, state = str(tmp_path / "t.json"), str(tmp_path / "w.json")
     assert main(["threshold", VALIDATION, "--max-risk", "0.05", "--save", t, "-q"]) == 0
@@ -261,21 +291,20 @@ def test_a_gate_on_a_precision_is_of_the_class_that_is_named(tmp_path: Path, nam
 
 
 def test_thresholds_by_predicted_class_are_applied_and_judged_by_it(tmp_path: Path) -> None:
-    t = tmp_path / "t.json"
-    found = calibcli.threshold(TEST, max_risk=0.1, by="class")
-    found.write(t)
-    cal, out = tmp_path / "cal.safetensors", tmp_path / "out.npz"
+    t, cal, out = tmp_path / "t.json", tmp_path / "cal.safetensors", tmp_path / "out.npz"
     rows = np.load(VALIDATION)
     q = softmax(rows["logits"].astype(float), axis=1)
     scaler = calibcli.fit_scaler(VALIDATION, "labels", "temperature")
     calibcli.save_scaler(scaler, cal)
+    found = calibcli.threshold(TEST, max_risk=0.1, by="class", calibrator=cal)
+    found.write(t)
     calibcli.apply(cal, VALIDATION, save=out, threshold=t)
     p, top = scaler.predict_proba(rows["logits"]).max(axis=1), q.argmax(axis=1)
     taus = [found["threshold", f"class={c}"].value for c in range(10)]
     accepted = np.array([taus[c] is not None and one >= taus[c] for one, c in zip(p, top, strict=True)])
     assert None in taus
     assert (np.load(out)["accept"] == accepted).all()
-    scopes = {c.scope for c in calibcli.check(VALIDATION, threshold=t).checks}
+    scopes = {c.scope for c in calibcli.check(out, threshold=t).checks}
     assert scopes == {f"class={c}" for c in range(10) if taus[c] is not None}
 
 

@@ -290,15 +290,14 @@ def _accepted(
     from calibcli.gate import decision as decisions  # here, as few rows are accepted by one
 
     decision, entry = decisions.load(path)
-    if files and decision.calibrator not in ("", files[0]["sha256"]):
-        problem = f"{path} is of scores that went through another calibrator than {files[0]['path']}"
-        raise InputError(problem, f"find it again: calib threshold FILE --with {files[0]['path']}")
+    if files and decision.calibrator != files[0]["sha256"]:
+        through = "another calibrator than" if decision.calibrator else "no calibrator, and these go through"
+        problem = f"{path} is of scores that went through {through} {files[0]['path']}"
+        with_map = f"--with {shlex.quote(files[0]['path'])} --save {shlex.quote(str(path))}"
+        raise InputError(problem, f"find it again: calib threshold FILE {decision.flags} {with_map}")
     accept = decision.accepts(calibrators.apply(scaler, rows))
     said = {"accepted": f"{int(accept.sum()):,} of {rows.n:,} rows ({accept.mean():.1%})" if rows.n else "no rows"}
-    notes = [*rows.notes]
-    if not decision.calibrator:
-        notes.append(f"{path} was found on scores as their file had them, which must have gone through this calibrator")
-    return replace(rows, slices={**rows.slices, "accept": accept}, notes=notes), said, [*files, entry]
+    return replace(rows, slices={**rows.slices, decisions.ACCEPT: accept}), said, [*files, entry]
 
 
 def _rows(scaler: Scaler, scores: Scores, labels: Any, how: How, progress: Progress | None) -> Predictions:

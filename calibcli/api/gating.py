@@ -331,7 +331,7 @@ def threshold(
     digest, files = "", list[dict[str, Any]]()
     if calibrator is not None:
         scaler, files = opened(calibrator)
-        digest = files[0]["sha256"] if files else ""
+        digest = files[0]["sha256"] if files else "in memory"
         if rows.sha256 and scaler.metadata.get("sha256") == rows.sha256:
             problem = f"the calibrator was fitted on {rows.source}, whose rows look better through it than others"
             raise InputError(problem, "pass rows that it was not fitted on")

@@ -67,7 +67,7 @@ class MethodRanking:
 
     Attributes:
         best: spec of the simplest that is not shown to be worse than it; else of the first method; never `none`.
-        recommended: `best`, or `none` where that is at least as good, or where no method may be recommended.
+        recommended: `best`, or `none` where that has no higher NLL, or where no method may be recommended.
         after: the cross-fitted rows of `best`.
         estimates: `nll_difference` of each method to `best`, of scope `method=SPEC`, with its interval.
         table: rank, method, NLL, difference with interval, ECE, accuracy, and the metrics made worse beyond chance.
@@ -105,7 +105,7 @@ def rank(
     sound = [method for method in order if method.spec == NONE or not (method.worse or method.at_bound)]
     lowest = next((method for method in sound if method.spec != NONE), None)
     best = fitted_methods[0] if lowest is None else _simplest(lowest, sound, held_out, options.level)
-    recommended = best.spec if sound and sound[0].spec != NONE else NONE
+    recommended = best.spec if lowest is not None and nll[best.spec] < nll.get(NONE, np.inf) else NONE
     notes += _notes(best, lowest, recommended, fitted_methods)
     common: dict[str, Any] = {"name": "nll_difference", "unit": "nats", "better": "lower"}
     common["how"] = f"NLL minus that of {best.spec}, rows held out in {options.folds} folds, paired"
@@ -210,7 +210,7 @@ def _notes(
     if passed:
         notes.append(f"not recommended, as each makes the metrics named beside it worse beyond chance: {passed}")
     if recommended == NONE:
-        why = f"{best.spec} makes {', '.join(best.worse)} worse" if best.worse else "no other one has a lower NLL"
+        why = f"{best.spec} makes {', '.join(best.worse)} worse" if best.worse else f"{best.spec} has no lower NLL"
         notes.append(f"no method is recommended: {why}; the scores as they are do as well")
     return notes
 

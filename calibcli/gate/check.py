@@ -316,9 +316,10 @@ def open_source(scores: Any, config: Config, reading: Mapping[str, Any], own: Ma
 
 
 def columns_wanted(config: Config) -> list[str]:
-    """Return the columns that gates slice by, or name in conditions."""
+    """Return the columns that gates slice by, or name in conditions, or that a threshold needs."""
     named = [gate.by for gate in config.gates if gate.by]
     named += [condition.column for text in named for condition in parsed(text)]
+    named += [] if config.decision is None else config.decision.evidence
     return [name for name in named if name != BY_CLASS]
 
 
@@ -512,11 +513,10 @@ def asked(request: Request) -> Config:
     )
     if not settings.eval and request.input is None:
         raise UsageError("no input", 'name a file with scores, or set eval = "FILE" under [data] of calib.toml')
-    decided = None
     if request.threshold:
         decided, entry = decision.load(request.threshold)
-        settings = settings.over(event=decided.name or None, files=(*settings.files, entry))
-    gates = tuple(_gates(request, settings, decided))
+        settings = settings.over(event=decided.name or None, files=(*settings.files, entry), decision=decided)
+    gates = tuple(_gates(request, settings, settings.decision))
     if len(gates) > MOST_RULES:
         problem = f"{len(gates):,} rules are more than {MOST_RULES:,}"
         raise UsageError(problem, 'write each rule once; by = "COLUMN" judges one for every value of a column')
@@ -571,8 +571,9 @@ def run(
     if isinstance(source, RecordedOutputs):
         plots += source.diagram() if diagram else []
         p = source.predictions
-        if request.threshold:
-            decision.load(request.threshold)[0].refuse_own(source.files)
+        if settings.decision is not None:
+            settings.decision.refuse_own(source.files)
+            settings.decision.refuse_unmapped(p, request.threshold)
         notes += [*source.unjudged(), *p.notes]
         facts |= {"n": p.n, **p.problem.facts}
         if p.weights is not None and p.weight_kind == "sampling":

@@ -9,7 +9,7 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from calibcli.metrics.registry import METRICS
 from calibcli.scores.columns import Edges, coded
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import NO_VALUE, is_number
+
+if TYPE_CHECKING:
+    from calibcli.gate.decision import Decision
 
 # Conditions such as `site=A & age<=30` choose rows, where a gate's `by` is not the name of a column.
 
@@ -241,10 +244,12 @@ class Config(Stats, Data):
     """All settings of a check.
 
     Attributes:
+        decision: the threshold whose promise is among the gates.
         sources: files that were read.  files: path and sha256 of each.
     """
 
     gates: tuple[Gate, ...] = ()
+    decision: Decision | None = None
     sources: tuple[str, ...] = ()
     files: tuple[Mapping[str, str], ...] = ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Predictions
 
 FACT = "decision"
+ACCEPT = "accept"  # column that `calib apply --threshold` writes
+ROUNDED = 1000  # one row in so many may be decided otherwise once its score was rounded to be written
 ACCURACY, SHARE = "high_confidence_accuracy", "high_confidence_share"
 
 
@@ -87,6 +90,49 @@ class Decision:
         """
         if own := next((file["path"] for file in files if file.get("sha256") in self.rows), ""):
             raise InputError(f"the threshold was found on {own}, whose rows vouch for it too well", "pass other rows")
+
+    @property
+    def flags(self) -> str:
+        """The options of `calib threshold` that find it again on other rows."""
+        promised = {
+            "risk": "--max-risk ",
+            "precision": f"--min-precision {shlex.quote(self.name)}=",
+            "fpr": "--max-fpr ",
+        }
+        flags = promised[self.of] + exact(self.limit)
+        return f"{flags} --alpha {exact(self.alpha)}" + f" --by {shlex.quote(self.by)}" * bool(self.by)
+
+    @property
+    def evidence(self) -> list[str]:
+        """Columns that show whether scores went through the map of the threshold."""
+        return [ACCEPT] if self.calibrator else []
+
+    def refuse_unmapped(self, rows: Predictions, path: str | None) -> None:
+        """Refuse scores that may not have gone through the map of the threshold. A column `accept` that is what the
+        threshold decides by these scores shows that they did.
+
+        Args:
+            path: the file of this threshold.
+
+        Raises:
+            InputError: there is no such column, or it says otherwise.
+        """
+        if not self.calibrator:
+            return
+        written = rows.slices.get(ACCEPT)
+        fix = f"calib apply MAP {rows.source} --save mapped.npz --threshold {path} writes what to pass instead"
+        if written is None:
+            problem = (
+                f"the threshold is of scores that went through a map, and nothing shows that those of {rows.source} did"
+            )
+            raise InputError(problem, fix)
+        accepted = np.isin(np.char.lower(np.asarray(written).astype(str)), ["true", "1"])
+        other = int((accepted != self.accepts(rows)).sum())
+        if other > 1 + rows.n // ROUNDED:
+            problem = (
+                f"by these scores the threshold decides {other:,} of {rows.n:,} rows otherwise than '{ACCEPT}' says"
+            )
+            raise InputError(f"{problem}: they did not go through its map, or it is another threshold", fix)
 
     def gates(self, others: Sequence[Gate]) -> list[Gate]:
         """Return rules on other rows: the promise, on the accuracy of accepted rows, and one on their share.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.figure_data import Curve, Later, Plot
-from calibcli.core.number_format import count_text, exact
+from calibcli.core.number_format import count_text, exact, percent
 from calibcli.core.result import Check, Estimate, Result, Screen
 from calibcli.core.scope import Scope
 from calibcli.core.statistics import beta_tails, bisect, clopper_pearson, effective_rows
@@ -388,10 +388,20 @@ def _refuse(source: RecordedOutputs, promise: Promise) -> None:
 
 def _estimates(one: Found, promise: Promise, alpha: float, where: Scope) -> tuple[Estimate, Estimate, Estimate]:
     """Return threshold, share accepted, and what is promised of accepted rows, with the limit as its bound."""
-    what = "row that is not the event" if promise.of == "fpr" else "accepted row"
+    rows_named = (
+        f"{one.needed:,} rows that are not the event" if promise.of == "fpr" else count_text(one.needed, "accepted row")
+    )
+    alike = f", all of them {promise.name}" if promise.of == "precision" else " without an error"
     how = f"{len(one.walk.tau)} candidates, each at {one.walk.level:.3g}" if one.walk else "bound of a quantile"
     common: dict[str, Any] = {"unit": "probability", "n": one.accepted.n, **where.fields}
-    reason = "" if one.tau is not None else f"no threshold: that takes {count_text(one.needed, what)} without an error"
+    reason = "" if one.tau is not None else f"no threshold: that takes {rows_named}{alike}"
+    if one.tau is None and one.walk is not None and len(one.walk.tau):
+        near = int(np.argmin(one.walk.bounds))
+        at, rows, wrong_share, bound = (
+            float(a[near]) for a in (one.walk.tau, one.walk.rows, one.walk.seen, one.walk.bounds)
+        )
+        wrong = f"not {promise.name}" if promise.of == "precision" else "wrong"
+        reason += f"; nearest is {exact(at)}: {percent(wrong_share)} of {rows:,.0f} {wrong}, which may be up to {percent(bound)}"
     interval, bound = dict[str, Any](), {**common, "how": how, "reason": reason, "sided": "each"}
     if one.tau is not None:
         bound |= {"low" if promise.of == "precision" else "high": promise.limit, "level": 1 - 2 * alpha}

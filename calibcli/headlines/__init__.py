@@ -131,9 +131,9 @@ def value(e: Estimate) -> str:
 def moved(before: Estimate, after: Estimate) -> str:
     """Format `0.464 → 0.268`, with the digits that the intervals support, or three if one is missing.
 
-    A calibration error above the 95 % quantile of a calibrated model is called "beyond chance".
+    A calibration error above the 95 % quantile of a calibrated model is called "still above chance".
     """
-    more = ", beyond chance" if beyond_chance(after) else ""
+    more = ", still above chance" if beyond_chance(after) else ""
     if number_format.has_interval(before) and number_format.has_interval(after):
         return " → ".join(number_format.shown(e).value for e in (before, after)) + more
     return " → ".join(number_format.number(e.value or 0.0, 3) for e in (before, after)) + more

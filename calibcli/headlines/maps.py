@@ -103,7 +103,7 @@ def _ranking(result: Result) -> str:
     recommended = result.facts.get("recommended")
     if recommended == "none":
         return "No method is recommended over the scores as they are"
-    return f"Recommended: {recommended}" if recommended else ""
+    return f"Recommended by cross-validation: {recommended}" if recommended else ""
 
 
 # `calib apply`: what was written, by which map, and whether predicted classes changed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from calibcli.core import number_format
 from calibcli.core.result import Estimate, Result
@@ -39,9 +40,13 @@ def metrics(result: Result) -> str:
     if result.predicted.unrelated:  # then no error is one of the model's calibration
         return sentences(*filter(None, [UNRELATED, upper(_broken(result))]))
     if judge := str(result.facts.get("judge", "")):
-        judged = [upper(_judged(e, judge)) for e in result.estimates if e.detail.get("worth_labels")]
-        parts = [upper(direction(result)), *judged[:MOST_JUDGED]]
-        return sentences(*filter(None, parts)) if judged else sentences(numbers_alone(result))
+        means = [e for e in result.estimates if e.detail.get("worth_labels")]
+        if not means:
+            return sentences(numbers_alone(result))
+        gap, shown = direction(result), means[:MOST_JUDGED]
+        parts = [f"{gap}: {named(e)}" for e in means if gap and e.name == "confidence_gap"]
+        parts += [_judged(e) for e in shown if e.name != "confidence_gap" or not parts]
+        return sentences(*map(upper, parts), _worth(shown, judge))
     parts = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
     parts = [upper(one) for one in parts if one]
     if len(parts) > MOST_SENTENCES:
@@ -49,19 +54,21 @@ def metrics(result: Result) -> str:
     return sentences(*parts) if parts else sentences(numbers_alone(result))
 
 
-def _judged(mean: Estimate, judge: str) -> str:
-    """Say what a mean of labels and verdicts rests on, and what the judge is worth."""
-    labels, worth = (int(mean.detail[name] or 0) for name in ("labels", "worth_labels"))
-    more = (
-        f"as good as {worth:,} labels"
-        if worth >= labels
-        else f"no better than {worth:,} labels, as the judge adds noise"
-    )
-    alone = number_format.number(float(mean.detail["judge_alone"] or 0), 3)
-    verdicts = (
-        f"{number_format.count_text(labels, 'label')} and {int(mean.detail['verdicts'] or 0):,} verdicts of '{judge}'"
-    )
-    return f"{named(mean)}: {verdicts}, {more}; the judge alone says {alone}"
+def _judged(mean: Estimate) -> str:
+    """Say what labels and verdicts together give, beside what each of them says alone."""
+    labels, judge = (number_format.number(float(mean.detail[name] or 0), 3) for name in ("labels_alone", "judge_alone"))
+    return f"{named(mean)}, where the labels alone say {labels} and the judge alone {judge}"
+
+
+def _worth(means: Sequence[Estimate], judge: str) -> str:
+    """Say how many labels and verdicts there are, and how many labels would have the same standard errors."""
+    detail = means[0].detail
+    labels, verdicts = int(detail["labels"] or 0), int(detail["verdicts"] or 0)
+    worth = [int(e.detail["worth_labels"] or 0) for e in means]
+    both = f"{number_format.count_text(labels, 'label')} and {verdicts:,} verdicts of '{judge}'"
+    as_many = f"{min(worth):,}" if min(worth) == max(worth) else f"{min(worth):,} to {max(worth):,}"
+    noise = "" if min(worth) >= labels else ", as the judge adds noise"
+    return f"{both} are worth {as_many} labels, by the standard error{noise}"
 
 
 def _broken(result: Result) -> str:

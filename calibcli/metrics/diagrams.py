@@ -13,6 +13,7 @@ from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.number_format import number, percent
 from calibcli.core.options import Drawn
 from calibcli.core.statistics import Binomials, counted, quantiles
+from calibcli.metrics.decisions import DecisionCurve, odds
 from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
 from calibcli.scores.columns import ClassTable
 from calibcli.scores.predictions import Floats
@@ -103,41 +104,32 @@ def corp_curves(view: BinaryOutcomes) -> list[Curve]:
     ]
 
 
-def decision(view: BinaryOutcomes, event: str) -> tuple[Plot, str]:
-    """Draw the net benefit over the threshold t, of acting on the model, on all, and on none (Vickers & Elkin 2006).
-
-    Returns:
-        The panel, and in words the longest range of thresholds at which the model does better than both others.
-    """
-    t: Any = np.arange(1, max(2, min(99, math.ceil(100 * view.p.max()))) + 1) / 100
-    order = np.argsort(view.p)
-    shares = view.shares[order]
-    hits, rows = (np.append(0.0, np.cumsum(part)) for part in (shares * view.hit[order], shares))
-    below = np.searchsorted(view.p[order], t * (1 - view.precision))
-    odds = t / (1 - t)
-    model = hits[-1] - hits[below] - odds * (rows[-1] - rows[below] - hits[-1] + hits[below])
-    treat_all = hits[-1] - odds * (1 - hits[-1])
-    least, most = -0.25 * hits[-1], 1.05 * hits[-1]
+def decision(curve: DecisionCurve) -> Plot:
+    """Draw the net benefit over the threshold, of acting on the model, on all, and on none (Vickers & Elkin 2006)."""
+    most = max(float(curve.everybody[0] + odds(curve.t[0])), 0.0)
+    least, most = -0.25 * most, 1.05 * most
+    t, keep = curve.t, curve.model >= least
     curves = [
         Curve(label=name, kind="line", role=role, x=t, y=_where(y >= least, y))
         for name, role, y in (
-            ("model", "model", model),
-            ("treat all", "before", treat_all),
+            ("model", "model", curve.model),
+            ("treat all", "before", curve.everybody),
             ("treat none", "ideal", 0 * t),
         )
     ]
-    better = np.flatnonzero(model > np.maximum(treat_all, 0.0) + 1e-12)
-    runs = np.split(better, np.flatnonzero(np.diff(better) > 1) + 1)
-    longest = t[max(runs, key=len)]
-    words = f"{longest[0]:.2f} to {longest[-1]:.2f}" if len(longest) else "none"
-    title = f"Net benefit of acting on P({event}), n = {view.n:,}"
+    if np.isfinite(curve.low).all() and np.isfinite(curve.high).all():
+        low, high = (np.clip(end, least, most)[keep] for end in (curve.low, curve.high))
+        curves.insert(
+            0, Curve(label=f"{percent(curve.level)} at each", kind="band", role="smooth", x=t[keep], low=low, high=high)
+        )
+    title = f"Net benefit of acting on P({curve.event}), n = {curve.n:,}"
     axes: Any = {
-        "xlabel": f"threshold of P({event})",
+        "xlabel": f"threshold of P({curve.event})",
         "ylabel": "net benefit",
         "xlim": (0, t[-1]),
         "ylim": (least, most),
     }
-    return Plot(name="decision", title=title, **axes, curves=curves), words
+    return Plot(name="decision", title=title, **axes, curves=curves)
 
 
 def _gap_bars(

@@ -190,6 +190,7 @@ class JudgedMean(Statistic):
                 "labels": corrected.n,
                 "verdicts": len(self.has_label),
                 "trust": trust,
+                "labels_alone": self.labelled.value,
                 "judge_alone": self.judged.value,
                 "worth_labels": round(alone.n * (alone.se / se) ** 2) if se > 0 else corrected.n,
             },

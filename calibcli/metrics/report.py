@@ -25,6 +25,7 @@ from calibcli.metrics import registry
 from calibcli.metrics.binned import calibrated_cells
 from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.corp import Decomposed, Part
+from calibcli.metrics.decisions import DecisionCurve
 from calibcli.metrics.diagrams import class_panels, decision, reliability, with_curve
 from calibcli.metrics.intervals import WeightedMean, share_bounds
 from calibcli.metrics.means import brier_parts
@@ -200,6 +201,7 @@ def macro(estimates: Sequence[Estimate], tasks: int, level: float) -> list[Estim
 BRIEF = ("accuracy", "nll", "confidence_gap", "ece")
 """Default metrics of each value of `--by` and each label of `--multilabel`."""
 MOST_SLICES = 200
+FEW_ROWS = 20_000  # up to which the first screen says where to act, which takes a pass for each threshold
 MOST_PANELS = 30
 MOST_SLICE_PANELS = 12
 SCREEN = Screen(hidden=("level", "why"), one_page=True, badge="calibration")
@@ -317,9 +319,11 @@ def of_columns(
         view = sample.view()
         plots += reliability(view, view.width_bins(shown.bins, edges), event=event, curve=curve)
     useful: dict[str, Cell] = {}
-    if options.curve == "decision":
-        panel, words = decision(sample.view(), predictions.event)
-        plots, useful = [panel, *plots], {"model better than acting on all or on none": f"at thresholds {words}"}
+    of_event = k == 2 and not predictions.top_only and not measured.condensed
+    if options.curve == "decision" or (of_event and options.specs is None and sample.n <= FEW_ROWS):
+        worth = DecisionCurve.of(sample, predictions.event, options.level)
+        useful = {"better than acting on all or on none": worth.words}
+        plots = [decision(worth), *plots] if options.curve == "decision" else plots
     if options.top_k:
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
     if options.per_class:

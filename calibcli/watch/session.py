@@ -494,6 +494,9 @@ class WatchSession:
         if old and not rows.record.labelled and (rows.classes is None or rows.event == old.event):
             rows = dataclasses.replace(rows, classes=old.names or rows.classes)
         source = RecordedOutputs(rows, config)
+        if config.decision is not None:
+            config.decision.refuse_own(source.files)
+            config.decision.refuse_unmapped(rows, self.terms.rules.threshold)
         read = recorded_reading(source)
         if read is not None and (problem := otherwise(config, read)):
             raise InputError(f"{problem}; nothing was counted", "mend the export, or calib init --update")
