@@ -357,6 +357,26 @@ def test_latex_is_escaped() -> None:
         assert rows_ and not any(line.startswith(("[", "*")) for line in rows_)  # noqa: PT018
 
 
+@pytest.mark.regression
+def test_threads_take_turns_with_the_settings_of_matplotlib() -> None:
+    from calibcli.render.figure.style import settings
+
+    before, widths = matplotlib.rcParams["lines.linewidth"], list[float]()
+
+    def other() -> None:
+        with settings({"lines.linewidth": 9.0}):
+            widths.append(matplotlib.rcParams["lines.linewidth"])
+
+    thread = threading.Thread(target=other)
+    with settings({"lines.linewidth": 7.0}):
+        thread.start()
+        thread.join(0.2)
+        assert not widths
+        assert matplotlib.rcParams["lines.linewidth"] == 7.0
+    thread.join()
+    assert (widths, matplotlib.rcParams["lines.linewidth"]) == ([9.0], before)
+
+
 @pytest.mark.slow
 @pytest.mark.regression
 def test_threads_leave_the_settings_of_matplotlib_as_they_were(tmp_path: Path) -> None:

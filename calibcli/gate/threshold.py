@@ -396,12 +396,7 @@ def _estimates(one: Found, promise: Promise, alpha: float, where: Scope) -> tupl
     common: dict[str, Any] = {"unit": "probability", "n": one.accepted.n, **where.fields}
     reason = "" if one.tau is not None else f"no threshold: that takes {rows_named}{alike}"
     if one.tau is None and one.walk is not None and len(one.walk.tau):
-        near = int(np.argmin(one.walk.bounds))
-        at, rows, wrong_share, bound = (
-            float(a[near]) for a in (one.walk.tau, one.walk.rows, one.walk.seen, one.walk.bounds)
-        )
-        wrong = f"not {promise.name}" if promise.of == "precision" else "wrong"
-        reason += f"; nearest is {exact(at)}: {percent(wrong_share)} of {rows:,.0f} {wrong}, which may be up to {percent(bound)}"
+        reason += f"; {_nearest(one.walk, promise)}"
     interval, bound = dict[str, Any](), {**common, "how": how, "reason": reason, "sided": "each"}
     if one.tau is not None:
         bound |= {"low" if promise.of == "precision" else "high": promise.limit, "level": 1 - 2 * alpha}
@@ -415,6 +410,14 @@ def _estimates(one: Found, promise: Promise, alpha: float, where: Scope) -> tupl
         Estimate(name="accepted", value=one.accepted.value, how=exactly, **interval, **common),
         Estimate(name=promise.of, value=one.seen, **bound),
     )
+
+
+def _nearest(walk: Walk, promise: Promise) -> str:
+    """Describe the candidate of the lowest bound."""
+    i = int(np.argmin(walk.bounds))
+    seen, most = percent(float(walk.seen[i])), percent(float(walk.bounds[i]))
+    wrong = f"not {promise.name}" if promise.of == "precision" else "wrong"
+    return f"nearest is {exact(float(walk.tau[i]))}: {seen} of {int(walk.rows[i]):,} {wrong}, which may be up to {most}"
 
 
 def _plot(walk: Walk, one: Found, promise: Promise, where: str) -> Plot:
