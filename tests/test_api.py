@@ -143,7 +143,7 @@ def test_keywords_are_named() -> None:
         kinds = {p.kind for p in inspect.signature(getattr(calibcli, name)).parameters.values()}
         assert inspect.Parameter.VAR_KEYWORD not in kinds, name
     fields = {field.name for field in dataclasses.fields(Reading)}
-    assert set(How.__annotations__) == fields - {"labels", "numbers", "need_labels", "hashed", "judged"}
+    assert set(How.__annotations__) == fields - {"labels", "numbers", "need_labels", "hashed", "judged", "skipped"}
     asked = (
         set(inspect.signature(calibcli.check).parameters)
         - set(How.__annotations__)

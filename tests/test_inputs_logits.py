@@ -86,7 +86,13 @@ def test_every_command_has_the_same_reading_options() -> None:
     from calibcli.scores.reading_options import Reading
 
     options = {field.name for field in fields(Reading) if field.metadata}
-    assert {field.name for field in fields(Reading)} - options == {"numbers", "need_labels", "hashed", "judged"}
+    assert {field.name for field in fields(Reading)} - options == {
+        "numbers",
+        "need_labels",
+        "hashed",
+        "judged",
+        "skipped",
+    }
     for module in (check, compare, inspect, metrics, scale):
         names = set(module.command.options)
         assert options <= names, module.__name__

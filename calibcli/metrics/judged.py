@@ -60,7 +60,7 @@ def read(path: Any, judge: str, how: Mapping[str, Any], labels: str | None = Non
     for name in ("weights", "by", "tasks", "multilabel", "ids"):
         if how.get(name):
             raise UsageError(f"--judge with --{name}", f"leave --{name} out")
-    by_label = {"missing": "labels=drop", **how, "labels": labels, "judge": judge}
+    by_label = {"missing": "labels=drop", **how, "labels": labels, "skipped": judge}
     labelled = recorded_outputs.read(path, **by_label, **more)
     record, column = labelled.record, labelled.record.labels
     stated = {option: value for option, value in record.stated.items() if how.get("missing") or option != "missing"}

@@ -24,8 +24,8 @@ class Reading:
 
     Each field is an option of commands, except for the last five: `numbers` keeps the numbers of `by` columns, which
     otherwise become texts; without `need_labels` rows may have no labels; without `hashed` files get no digest; with
-    `judged` what is left out is kept aside for a gate, which counts it at its best and at its worst; the column `judge`
-    is neither the truth nor a prediction.
+    `judged` what is left out is kept aside for a gate, which counts it at its best and at its worst; the column `skipped`
+    is as if it were not there.
     """
 
     PANEL: ClassVar[str] = "How the file is read"
@@ -110,7 +110,7 @@ class Reading:
     need_labels: bool = True
     hashed: bool = True
     judged: bool = False
-    judge: str | None = None
+    skipped: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.clip, bool):
@@ -127,7 +127,7 @@ class Reading:
     @property
     def stated(self) -> dict[str, str | int | float | bool]:
         """The options that say how to read the file and are not left at their default, with their values."""
-        apart = ("numbers", "need_labels", "hashed", "judged", "judge", "by", "shards", "tasks")
+        apart = ("numbers", "need_labels", "hashed", "judged", "skipped", "by", "shards", "tasks")
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in apart}
         defaults = {f.name: f.default for f in dataclasses.fields(self)}
         given = {name: value for name, value in named.items() if value is not None and value != defaults[name]}

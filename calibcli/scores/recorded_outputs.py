@@ -161,7 +161,7 @@ def load_all(sources: Sequence[Source], reading: Reading, progress: Progress | N
     ahead = FEW  # files to read at once: fewer where one of them needed a reader of its own
     for i, source in enumerate(extensions.with_progress(sources, lambda source: f"reading {source.name}", progress)):
         try:
-            contents.append(load(source, ready.pop() if ready else None, reading.judge))
+            contents.append(load(source, ready.pop() if ready else None, reading.skipped))
         except NoRows as error:
             raise NoRows(error.problem, f"leave {source.name} out" if len(sources) > 1 else error.fix) from None
         if (read_alike := contents[-1].read_alike) is not None and not reading.tasks:
@@ -170,11 +170,11 @@ def load_all(sources: Sequence[Source], reading: Reading, progress: Progress | N
     return contents
 
 
-def load(source: Source, contents: FileContents | None = None, judge: str | None = None) -> FileContents:
+def load(source: Source, contents: FileContents | None = None, skipped: str | None = None) -> FileContents:
     """Read the arrays of a file as `load_any` does, and refuse files that hold no recorded outputs.
 
     Args:
-        contents: what was read of the file, if it was.  judge: column that is neither the truth nor a prediction.
+        contents: what was read of the file, if it was.  skipped: column that is as if it were not there.
 
     Raises:
         InputError: it is something else of calib's or of a model's; or it has no use for what was asked.
@@ -182,9 +182,9 @@ def load(source: Source, contents: FileContents | None = None, judge: str | None
     try:
         contents = contents or load_any(source)
         contents = nested.opened(contents, source.name)
-        if judge:
-            array_names.column(contents, judge, "--judge", source.name)
-            others = {name: array for name, array in contents.arrays.items() if name != judge}
+        if skipped:
+            array_names.column(contents, skipped, "--judge", source.name)
+            others = {name: array for name, array in contents.arrays.items() if name != skipped}
             contents = dataclasses.replace(contents, arrays=others)
         if source.options != ReaderOptions():
             refuse_unused_options(contents, source)
