@@ -21,6 +21,7 @@ import json
 import math
 import os
 import random
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -32,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.cli.app import main
+from calibcli.gate.pins import of_reading
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Choose = Callable[[Sequence[Any]], Any]
@@ -192,20 +194,45 @@ def _own(made: Honest, row: Sequence[float]) -> Any:
     return list(row) if made.numbered else dict(zip(_classes(made), row, strict=True))
 
 
-def measured(argv: Sequence[str]) -> tuple[int, tuple[float, float] | None, str]:
-    """Run `calib metrics`; return its exit code, accuracy and ECE, and what it said."""
+@dataclass
+class Done:
+    """What `calib metrics` did: its exit code, accuracy and ECE, what it said, the kinds of its remarks, which is their
+    text without numbers, and what it would pin but for the order of columns, which decides that of the classes and,
+    where no name does, the event.
+    """
+
+    code: int
+    numbers: tuple[float, float] | None
+    said: str
+    notes: frozenset[str] = frozenset()
+    pins: str = ""
+
+
+def measured(argv: Sequence[str]) -> Done:
+    """Run `calib metrics`."""
     out, said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
         code = main(["metrics", *argv, "-m", "accuracy", "-m", "ece", "--json"])
     if code:
-        return code, None, said.getvalue()
-    found = {e["name"]: e["value"] for e in reversed(json.loads(out.getvalue())["estimates"])}
-    return code, (found["accuracy"], found["ece"]), said.getvalue()
+        return Done(code, None, said.getvalue())
+    result = json.loads(out.getvalue())
+    found = {e["name"]: e["value"] for e in reversed(result["estimates"])}
+    pins = of_reading(result["provenance"]["inputs"][0]["read"])
+    del pins["scores"]  # a list in one format, a column for each class in another
+    pins["classes"] = sorted(pins.get("classes", ()))
+    if pins["classes"] not in [sorted(pair) for pair in OUTCOMES[:1]]:
+        pins.pop("event", None)
+    if pins.get("ids") == "ids":  # what an array without a name is called in .npz
+        del pins["ids"]
+    notes = frozenset(re.sub(r"[0-9][0-9.,e-]*", "#", note) for note in result["notes"])
+    return Done(code, (found["accuracy"], found["ece"]), said.getvalue(), notes, json.dumps(pins, sort_keys=True))
 
 
 def wrong(made: Honest, forms: Sequence[str], shuffled: random.Random, folder: Path) -> list[str]:
-    """Write the file in some formats, in another order each; return what is refused or gives other numbers."""
-    found = []
+    """Write the file in some formats, in another order each; return what is refused, or gives other numbers, remarks or
+    pins.
+    """
+    found, first = [], None
     for form in forms:
         order = list(range(len(made.names) + len(made.columns)))
         if form != forms[0]:
@@ -213,12 +240,17 @@ def wrong(made: Honest, forms: Sequence[str], shuffled: random.Random, folder: P
         if form == "lists.jsonl" and len(made.names) == 1:
             form = "jsonl"
         name = write(made, form, order, folder)
-        code, got, said = measured([str(folder / name), *made.options])
+        done = measured([str(folder / name), *made.options])
         named = f"{form}: {[*made.names, *made.columns]} in the order {order}"
-        if got is None:
-            found.append(f"{named}: exit {code}, {said.strip()}")
-        elif max(abs(a - b) for a, b in zip(got, made.expected, strict=True)) > CLOSE:
-            found.append(f"{named}: {got} for {made.expected}, {said.strip()}")
+        first = first or done
+        if done.numbers is None:
+            found.append(f"{named}: exit {done.code}, {done.said.strip()}")
+        elif max(abs(a - b) for a, b in zip(done.numbers, made.expected, strict=True)) > CLOSE:
+            found.append(f"{named}: {done.numbers} for {made.expected}, {done.said.strip()}")
+        elif done.notes ^ first.notes:
+            found.append(f"{named}: another remark than in {forms[0]}: {sorted(done.notes ^ first.notes)}")
+        elif done.pins != first.pins:
+            found.append(f"{named}: {done.pins} pinned, {first.pins} in {forms[0]}")
     return found
 
 

@@ -136,7 +136,8 @@ def read_binary(
         if column_class and _same(column_class, shown[0]):
             problem = f"column '{column}' is of {shown[0]!r}, --classes makes {shown[1]!r} the class of the scores"
             raise InputError(problem, f"pass --classes {shown[1]},{shown[0]}")
-        if event == shown[0]:
+        turned = event is None and reading.classes is None and plain_order(shown) == shown[::-1]  # `yes` before `no`
+        if event == shown[0] or turned:
             return BinaryReading(shown, labels, first=True)
         return BinaryReading(classes, labels)
     return _named(reading, column, labels, names, name) if names else _numbered(reading, column, labels, numbers)

@@ -24,8 +24,8 @@ class Reading:
 
     Each field is an option of commands, except for the last five: `numbers` keeps the numbers of `by` columns, which
     otherwise become texts; without `need_labels` rows may have no labels; without `hashed` files get no digest; with
-    `judged` what is left out is kept aside for a gate, which counts it at its best and at its worst; the column `skipped`
-    is as if it were not there.
+    `judged` what is left out is kept aside for a gate, which counts it at its best and at its worst; `skipped` is a
+    column that is as if it were not there.
     """
 
     PANEL: ClassVar[str] = "How the file is read"

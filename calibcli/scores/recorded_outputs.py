@@ -446,7 +446,10 @@ def _assumed(
     of_two = width <= 2 and not reading.event
     assumed = {
         "classes": classes is None and width > 2 and labelled,
-        "event": of_two and width == 2 and classes is not None and not classes_stated,
+        "event": of_two
+        and width == 2
+        and classes is not None
+        and not (classes_stated or positive_class.plain_order(classes)),
         "class 1": of_two and width == 1 and classes is None,
     }
     return [name for name, is_assumed in assumed.items() if is_assumed]
