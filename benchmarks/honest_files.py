@@ -179,7 +179,8 @@ def write(made: Honest, form: str, order: Sequence[int], folder: Path) -> str:
 
 def _classes(made: Honest) -> list[str]:
     """Return the classes in the order of the scores, which the names of the columns share a part with."""
-    labels = sorted(set(made.columns[made.label].tolist()), key=len, reverse=True)
+    seen = set(made.columns[made.label].tolist())
+    labels = sorted(seen | ({*WORDS} | {*"ABCDEFGHIJKL"} if not made.numbered else set()), key=len, reverse=True)
     return [next((label for label in labels if _says(name, label)), name) for name in made.names]
 
 

@@ -241,13 +241,21 @@ def negatives(rng: np.random.Generator, n: int, kind: str) -> bool:
     return tau is not None and 1 - tau > LIMIT
 
 
-def sliced(rng: np.random.Generator, levels: Levels, own: bool) -> bool:
+def halved(rng: np.random.Generator, score: Array, wrong: Array) -> tuple[Array, Array, Array]:
+    """Half of the rows, of which wrong ones were drawn at half the rate, with their weights."""
+    kept = np.flatnonzero(rng.random(len(score)) < np.where(wrong, 0.5, 1.0))[: len(score) // 2]
+    return score[kept], wrong[kept], np.where(wrong[kept], 2.0, 1.0)
+
+
+def sliced(rng: np.random.Generator, levels: Levels, own: bool, flat: float = 0.0, weights: bool = False) -> bool:
     """Whether the promise is broken in one of four slices of 2,000 rows, of which one is too sure of itself.
 
-    `own`: each has a threshold at α / 4; else all have that of all rows.
+    `own`: each has a threshold at α / 4; else all have that of all rows. `flat`: the risk of all four instead, as a
+    multiple of the limit. `weights`: wrong rows are drawn at half the rate.
     """
-    population = [by_rank(0.5, 1.0), by_rank(0.5, 1.0), by_rank(0.5, 1.0), by_rank(0.9, 1.4)]
-    drawn = [one.draw(rng, 2000) for one in population]
+    population = [by_rank(flat, 0)] * 4 if flat else [*[by_rank(0.5, 1.0)] * 3, by_rank(0.9, 1.4)]
+    drawn: list[Any] = [one.draw(rng, 4000 if weights else 2000) for one in population]
+    drawn = [halved(rng, *one) for one in drawn] if weights else drawn
     if own:
         walks = [levels.walk(Judged(*one), ALPHA / 4) for one in drawn]
     else:
@@ -332,7 +340,13 @@ def main() -> int:
         counted(
             f"false positive rate, {kind}, 1,000 negatives", lambda rng, k=kind: negatives(rng, 1000, k), 5 * args.runs
         )  # type: ignore[misc]
-    counted("4 slices, own thresholds", lambda rng: sliced(rng, levels, True), max(1, args.runs // 2))
+    for name, flat in (("", 0.0), (", flat, 1.02 of the limit", 1.02)):
+        for more, weights in (("", False), (", wrong rows at half the rate", True)):
+            counted(
+                f"4 slices, own thresholds{name}{more}",
+                lambda rng, flat=flat, weights=weights: sliced(rng, levels, True, flat, weights),
+                max(1, args.runs // 2),
+            )
     counted(
         "4 slices, threshold of all rows", lambda rng: sliced(rng, levels, False), max(1, args.runs // 2), must=False
     )
