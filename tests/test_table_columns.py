@@ -361,3 +361,16 @@ def test_what_stands_in_the_way_has_a_way_out(tmp_path: Path) -> None:
     assert found.value.fix == f"leave {tmp_path / 'c.csv'} out"
     percent = table(tmp_path / "d.csv", "label,risk %", TWO, np.round(100 * Q, 1))
     assert float(np.exp(calibcli.read(percent).logits[0, 1])) == pytest.approx(round(100 * Q[0], 1) / 100)
+
+
+def test_a_class_that_no_row_is_labelled_with_may_have_a_bare_name(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1, 1, 1], 80).round(6)
+    y = np.array(["ash", "bay", "elm"])[p[:, :3].argmax(axis=1)]
+    lines = [
+        "ash,site,bay,fen,elm,answer",
+        *(f"{a},{i % 3},{b},{d},{c},{t}" for i, ((a, b, c, d), t) in enumerate(zip(p, y))),
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    rows = calibcli.read(tmp_path / "a.csv")
+    assert list(rows.classes) == ["ash", "bay", "fen", "elm"]

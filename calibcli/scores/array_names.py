@@ -811,8 +811,14 @@ def _by_values(contents: FileContents) -> list[Group]:
         alike = [
             n for n in columns if before + after and n.startswith(before) and n.endswith(after) and n not in family
         ]
+        # a class that no row is labelled with may have a column too: of the same form, or what the others lack
+        choices = [[*family, *alike], family]
+        if not (before + after or _are_shares(columns, family)):
+            spare = [name for name in columns if name not in family and _are_shares(columns, [*family, name])]
+            choices = [[*family, name] for name in spare] if len(spare) == 1 else [family]
+        alike = [*alike, *(name for name in choices[0] if name not in (*family, *alike))]
         classes = dict(zip(family, names)) | {n: n[len(before) : len(n) - len(after)] for n in alike}
-        for wanted in ([*family, *alike], family):  # a class that no row is labelled with may have a column too
+        for wanted in choices:
             members = [name for name in columns if name in wanted]
             if column_evidence.are_probabilities(column_evidence.numbers(columns, members)):
                 break
