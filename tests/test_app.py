@@ -50,6 +50,15 @@ def test_no_arguments_show_the_help_and_are_a_wrong_request(capsys: pytest.Captu
     assert shown.err == ""
 
 
+def test_the_commands_fit_on_one_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 100)
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert [name for name in COMMANDS if not any(re.match(rf"│ {name} +[A-Z]", line) for line in lines)] == []
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_in_the_table_of_the_readme(name: str) -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")

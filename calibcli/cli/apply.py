@@ -9,7 +9,7 @@ from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import argument, option
 from calibcli.scores.reading_options import Reading
 
-PANEL = "Fix"
+PANEL = "Fix and train"
 
 
 @takes
@@ -28,7 +28,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Apply a saved calibrator to a file of any size and write calibrated probabilities or logits.
+    """Apply a saved calibrator to a file of any size; write probabilities or logits.
 
     Example: calib apply temperature.safetensors new.npz --save calibrated.npz
 

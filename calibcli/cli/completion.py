@@ -8,12 +8,12 @@ from calibcli.cli.run import takes
 from calibcli.core.errors import Exit
 from calibcli.core.options import argument
 
-PANEL = "Inspect"
+PANEL = "Look up"
 
 
 @takes
 def command(*, shell: Literal["bash", "zsh", "fish", "powershell"] = argument("bash, zsh, fish or powershell.")) -> int:
-    """Print the script by which a shell completes commands, options and names of metrics.
+    """Print the script by which a shell completes commands, options and names.
 
     Example: calib completion bash >> ~/.bashrc
 

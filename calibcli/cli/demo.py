@@ -15,7 +15,7 @@ from calibcli.core.errors import Exit, UsageError
 from calibcli.core.files import atomic, samples
 from calibcli.core.options import option
 
-PANEL = "Inspect"
+PANEL = "Look up"
 SAMPLES = ("digits.npz", "model.safetensors", "model.pt", "validation.npz", "test.npz", "calib.toml")
 TOUR = """
 metrics {0}/test.npz -o {1}/reliability.png -o {1}/reliability.svg -o {1}/metrics.json
@@ -36,7 +36,7 @@ def command(
     *,
     save: Path = option(Path("calib-demo"), "Folder for the sample data and the results.", writes="folder"),
 ) -> int:
-    """Measure, fix, gate, compute the curvature and train, on handwritten digits: a minute or two.
+    """Take a tour on handwritten digits: measure, fix, gate, curvature, training.
 
     Example: calib demo --save tour
 

@@ -10,7 +10,7 @@ from calibcli.cli.run import CommandRun, takes
 from calibcli.core.options import NotNegative, argument, option
 from calibcli.scores import reading_options
 
-PANEL = "Fix"
+PANEL = "Fix and train"
 
 
 @dataclass
@@ -51,7 +51,9 @@ def command(
     network: reading_options.NetworkOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
-    """Write a calibrator in the form that the model needs. It is first compared with the original on real rows.
+    """Write a calibrator in the form that the model needs: checkpoint, ONNX or a function.
+
+    It is first compared with the original on real rows.
 
     Example: calib export temperature.safetensors --model model.safetensors --to checkpoint -o calibrated.safetensors
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from calibcli.cli.run import CommandRun, takes
 from calibcli.lab.training.options import Setup
 
-PANEL = "Train"
+PANEL = "Fix and train"
 
 
 @takes
 def command(setup: Setup, run: CommandRun) -> int:
-    """Train with losses that calibrate, and measure the calibration before and after temperature.
+    """Train with losses that calibrate; measure before and after a temperature.
 
     Example: calib fit mlp:hidden=64/64 --data digits.npz --loss ce --loss focal:gamma=3 --epochs 20 --save out/fit
 

@@ -8,7 +8,7 @@ from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import argument
 from calibcli.scores.reading_options import Reading
 
-PANEL = "Inspect"
+PANEL = "Look up"
 
 
 @takes

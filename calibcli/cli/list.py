@@ -5,14 +5,14 @@ from __future__ import annotations
 from calibcli.cli.run import CommandRun, takes
 from calibcli.core.options import argument
 
-PANEL = "Inspect"
+PANEL = "Look up"
 
 
 @takes
 def command(
     *, name: str = argument("A list (metrics, methods, losses, ...) or an entry, such as ece.", ""), run: CommandRun
 ) -> int:
-    """List what can be chosen by name: metrics, methods, losses, quantities, architectures, formats.
+    """List what can be chosen by name: metrics, methods, losses, quantities, formats, ...
 
     With the name of one entry: its definition and source, and every option with its range.
 

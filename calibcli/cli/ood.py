@@ -35,7 +35,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Detect out-of-distribution rows by confidence, entropy and energy: AUROC, AUPR, FPR at 95 % TPR.
+    """Detect rows of another distribution by confidence, entropy and energy.
 
     Every number has an interval; differences between scores, or between two models on the same rows, are DeLong's.
 

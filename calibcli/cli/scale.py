@@ -9,7 +9,7 @@ from calibcli.core.options import Folds, Level, Seed, argument, option
 from calibcli.networks.device import Work
 from calibcli.scores.reading_options import Reading
 
-PANEL = "Fix"
+PANEL = "Fix and train"
 
 
 @takes
@@ -39,7 +39,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Fit a calibration map, such as a temperature, and measure before and after on rows it was not fitted on.
+    """Fit a calibration map, such as a temperature; measure it on rows it has not seen.
 
     Example: calib scale validation.npz --test test.npz --save temperature.safetensors
 

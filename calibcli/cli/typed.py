@@ -28,7 +28,7 @@ from calibcli.core.errors import Exit, UsageError
 ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
 TAKES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
 """What the help shows beside an option of each type."""
-PANELS = ("Measure", "Fix", "Gate", "Train", "Inspect")
+PANELS = ("Measure", "Fix and train", "Gate", "Look up")
 WORK = (
     "logits",
     "metrics",
@@ -96,7 +96,7 @@ def build_command(name: str, brief: bool = False) -> Any:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Sort commands in the order of work: measure, fix, gate, train, inspect; new ones at the end of their panel."""
+    """Sort commands in the order of work: measure, fix and train, gate, look up; new ones at the end of their panel."""
     panels = {name: importlib.import_module(f"calibcli.cli.{name}").PANEL for name in names}
 
     def place(name: str) -> tuple[int, int, str]:
@@ -146,6 +146,9 @@ class CommandGroup(HelpStyle, TyperGroup):
             # of Typer's own flags; it would import pydantic to convert None
             if param.is_flag and param.default is None:
                 param.default = False
+            # `calib completion` does the same as Typer's, and says how; who reads the help knows how to ask for it
+            if str(param.name).endswith("_completion") or param.name == "help":
+                param.hidden = True
         return params
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
