@@ -87,7 +87,7 @@ def honest(choose: Choose, seed: int) -> Honest:
     style = choose(("words", "words", "letters", "numbers"))
     words = list(choose(OUTCOMES)) if k == 2 else [str(word) for word in rng.permutation(WORDS)[:k]]
     classes = {"words": words, "letters": list("ABCDEFGHIJKL")[:k], "numbers": [str(i) for i in range(k)]}[style]
-    scores = np.round(z, 5) if logits else p
+    scores = np.round(z, 9) if logits else p  # no two are equal
     if style == "numbers":
         shape = "logit_{}" if logits else choose(BY_NUMBER)
     else:

@@ -137,6 +137,19 @@ def test_the_table_of_coverage_is_of_metrics_that_there_are() -> None:
         catalogue.REGISTRIES["metrics"].registry.choose(name)
 
 
+def test_promises_are_those_of_the_table_of_claims() -> None:
+    """`python docs/promises.py` writes the page."""
+    promises = module("promises")
+    assert promises.PAGE.read_text(encoding="utf-8") == promises.page()
+
+
+def test_words_are_in_the_order_of_the_alphabet() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    words = [word.lower() for word in re.findall(r"(?m)^\*\*([^*]+?)[.,]?\*\*", text)]
+    assert len(words) > 30
+    assert words == sorted(words)
+
+
 def test_there_are_command_lines() -> None:
     assert len(all_lines()) > 40
 
@@ -182,14 +195,19 @@ def test_a_sentence_that_states_a_result_stands_on_a_claim(page: Path) -> None:
 
 
 @cache
-def studies() -> Any:
-    """The module docs/studies.py."""
-    made = spec_from_file_location("studies", ROOT / "docs" / "studies.py")
+def module(name: str) -> Any:
+    """A script of docs/ as a module."""
+    made = spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert made
     assert made.loader
-    module = sys.modules["studies"] = module_from_spec(made)
-    made.loader.exec_module(module)
-    return module
+    script = sys.modules[name] = module_from_spec(made)
+    made.loader.exec_module(script)
+    return script
+
+
+def studies() -> Any:
+    """The module docs/studies.py."""
+    return module("studies")
 
 
 @cache
