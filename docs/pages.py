@@ -7,20 +7,24 @@ What makes HTML of them sees plain Markdown, so that it may be replaced.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import calibcli
 from calibcli.api import catalogue
 from calibcli.cli import COMMANDS
+from calibcli.cli.run import Option
+from calibcli.core.options import Range
 
 ROOT = Path(__file__).parent.parent
 BUILT = ROOT / "build" / "docs"
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md")
+CODE = re.compile(r"(?<!`)`[^`\n]+`(?!`)")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 
 
@@ -41,6 +45,15 @@ def main() -> None:
     for path in [*(ROOT / "docs").rglob("*.md"), *(ROOT / path for path in OUTSIDE)]:
         there = BUILT / _in_site(path)
         there.write_text(linked(path, there.read_text(encoding="utf-8")), encoding="utf-8")
+    for there in BUILT.rglob("*.md"):
+        there.write_text(CODE.sub(pipes, there.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def pipes(code: re.Match[str]) -> str:
+    """Code between backticks as the site shows it: in tables a pipe in code needs a backslash on a forge, and has one
+    too many here.
+    """
+    return code[0].replace("\\|", "|")
 
 
 def linked(path: Path, text: str) -> str:
@@ -65,11 +78,33 @@ def command(name: str) -> str:
     groups: dict[str, list[str]] = {}
     for one in made.options.values():
         flags = f"`{one.name.upper()}`" if one.argument else ", ".join(f"`{flag}`" for flag in one.flags)
-        groups.setdefault(one.panel or "Arguments and options", []).append(f"| {flags} | {prose(one.help)} |\n")
-    tables = [f"**{group}**\n\n| option | |\n|---|---|\n{''.join(rows)}" for group, rows in groups.items()]
+        cells = [flags, _takes(one), _value(one.default, one.flag), prose(one.help)]
+        groups.setdefault(one.panel or "Arguments and options", []).append(f"| {' | '.join(cells)} |\n")
+    head = "| option | takes | default | |\n|---|---|---|---|\n"
+    tables = [f"**{group}**\n\n{head}{''.join(rows)}" for group, rows in groups.items()]
     about = inspect.cleandoc(made.function.__doc__ or "")
     example = re.sub(r"(?m)^Example: (.*)$", r"    \1", prose(about))
     return f"## calib {name}\n\n{example}\n\n" + "\n".join(tables)
+
+
+def _takes(one: Option) -> str:
+    """What an option takes: its choices, its range, or a word for it."""
+    if one.flag:
+        return ""
+    if get_origin(one.kind) is Literal:
+        return ", ".join(f"`{word}`" for word in get_args(one.kind))
+    kind, *more = get_args(one.kind) if get_origin(one.kind) is Annotated else (one.kind,)
+    within = next((str(word) for word in more if isinstance(word, Range)), "")
+    words = {int: "integer", float: "number"}.get(kind, "")
+    metavar = str(one.settings.get("metavar") or "")
+    return f"`{metavar}`" if metavar else f"{words} {within}".strip() or ("path" if kind is Path else "text")
+
+
+def _value(default: Any, flag: bool) -> str:
+    """A default as it is written on a command line; "" where there is none."""
+    if default is dataclasses.MISSING:
+        return "required"
+    return "" if flag or default is None or default in ((), "", False) else f"`{default}`"
 
 
 def registry(name: str) -> str:
