@@ -66,6 +66,50 @@ def test_the_mean_is_that_of_loops(metric: str, write: Write) -> None:
     assert (found.n, found.detail["verdicts"]) == (LABELS, N)
 
 
+def test_a_judge_that_names_classes_is_read_as_one_that_does(tmp_path: Path) -> None:
+    """Beside a prediction and a label, its words are those of the labels: right is where it names the prediction."""
+    rng = np.random.default_rng(5)
+    said = rng.integers(0, 2, N)
+    label, judge = (np.where(right, said, 1 - said) for right in (RIGHT, JUDGE))
+    for words in (("0", "1"), ("no", "yes"), ("Consistent", "Not so")):
+        name = np.array(words)
+        columns = (name[said], CONFIDENCE, np.where(HAS_LABEL, name[label], ""), name[judge])
+        lines = ["prediction,confidence,label,judge", *(",".join(map(str, row)) for row in zip(*columns, strict=True))]
+        (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+        found = calibcli.measure(tmp_path / "a.csv", None, "accuracy", judge="judge")["accuracy"]
+        assert found.detail["judge_alone"] == pytest.approx(JUDGE.mean(), abs=1e-12)
+        verdicts = [line.rpartition(",")[0] + f",{int(one)}" for line, one in zip(lines[1:], JUDGE, strict=True)]
+        if words != ("0", "1"):  # a judge that says whether the prediction is right
+            (tmp_path / "b.csv").write_text("\n".join([lines[0], *verdicts]) + "\n")
+            same = calibcli.measure(tmp_path / "b.csv", None, "accuracy", judge="judge")["accuracy"]
+            assert same.value == found.value
+
+
+@pytest.mark.parametrize("absent", ["", "-", "NA", "?"])
+def test_cells_without_a_label_are_those_that_reading_leaves_out(absent: str, write: Write) -> None:
+    path = write(correct=np.where(HAS_LABEL, np.where(RIGHT, "yes", "no"), absent), judge=np.where(JUDGE, "yes", "no"))
+    found = calibcli.measure(path, None, "accuracy", judge="judge")["accuracy"]
+    assert (found.n, found.detail["verdicts"]) == (LABELS, N)
+
+
+def test_rows_without_a_verdict_are_not_dropped(write: Write) -> None:
+    path = write(judge=np.where(np.arange(N) == 7, "", np.where(JUDGE, "1", "0")))
+    for missing in (None, "drop"):
+        with pytest.raises(InputError, match="without a verdict") as found:
+            calibcli.measure(path, None, "accuracy", judge="judge", missing=missing)
+        assert "give every row a verdict" in found.value.fix
+        assert "drop leaves" not in found.value.fix
+
+
+def test_labels_that_only_some_rows_of_json_have_are_a_column_with_gaps(tmp_path: Path) -> None:
+    rows = [{"confidence": float(c), "judge": bool(j)} for c, j in zip(CONFIDENCE, JUDGE, strict=True)]
+    for i in np.flatnonzero(HAS_LABEL):
+        rows[i]["correct"] = bool(RIGHT[i])
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = calibcli.measure(tmp_path / "a.jsonl", None, "accuracy", judge="judge")["accuracy"]
+    assert (found.n, found.detail["verdicts"]) == (LABELS, N)
+
+
 def test_the_interval_is_shorter_than_that_of_the_labels_alone(write: Write) -> None:
     path = write()
     together = calibcli.measure(path, None, "accuracy", judge="judge")["accuracy"]

@@ -187,7 +187,52 @@ def test_a_label_by_name_that_is_the_prediction_is_refused_where_another_could_b
     assert [how["labels"] for how in options(found.fix)] == ["animal", "class"]
     assert numbers(path, labels="animal")["accuracy"] == RIGHT
     alone = table(tmp_path / "b.csv", "p_cat,p_dog,p_fox,class", *P.T, GUESSES)
-    assert any("every label is the class with the largest score" in note for note in calibcli.read(alone).notes)
+    assert [how["labels"] for how in options(refused(alone).fix)] == ["class"]
+    sure = table(tmp_path / "c.csv", "p_cat,p_dog,p_fox,label", *P.T, GUESSES)  # what nothing else can be
+    for rows in (calibcli.read(alone, labels="class"), calibcli.read(sure)):
+        assert any("every label is the class with the largest score" in note for note in rows.notes)
+    beside = table(tmp_path / "d.csv", "p_cat,p_dog,p_fox,label,truth", *P.T, GUESSES, ANIMALS)
+    assert [how["labels"] for how in options(refused(beside).fix)] == ["truth", "label"]
+    assert numbers(beside, labels="truth")["accuracy"] == RIGHT
+
+
+def test_names_that_say_predicted_are_never_proposed_as_the_truth(tmp_path: Path) -> None:
+    p = np.round(RNG.beta(1, 2, N), 4)
+    observed = np.where(RNG.random(N) < p, "yes", "no")
+    called = np.where(p > 0.5, "Yes", "No")
+    path = table(tmp_path / "a.csv", "case,risk_now,seen_label,pred_class", np.arange(N), p, observed, called)
+    assert {how.get("labels") for how in options(refused(path).fix)} == {"seen_label"}
+    top, second = np.array(["cat", "dog", "fox"])[P.argsort(axis=1)[:, ::-1].T[:2]]
+    sure = np.round(P.max(axis=1), 4)
+    ranks = table(tmp_path / "b.csv", "Top 1 Predicted Class,Top 1 Confidence,Top 2 Predicted Class", top, sure, second)
+    assert "--predicted" not in refused(ranks).fix
+    turned = table(tmp_path / "c.csv", "True Label,Predicted Label,Confidence Score", ANIMALS, top, sure)
+    (line,) = options(refused(turned).fix)
+    assert (line["predicted"], line["labels"]) == ("Predicted Label", "True Label")
+    errors = table(tmp_path / "d.csv", "confidence,entropy,error", sure, sure, 1 * (top != ANIMALS))
+    assert "--correct error" not in refused(errors).fix
+
+
+def test_one_column_of_a_one_hot_truth_is_no_label(tmp_path: Path) -> None:
+    outcomes = [1 * (i == Y) for i in (0, 2, 1)]
+    path = table(tmp_path / "a.csv", "prob1,prob2,draw,prob1_won,draw_won,prob2_won", *P.T, *outcomes)
+    with pytest.raises(InputError, match="one column for each class") as found:
+        calibcli.read(path, scores="prob1,prob2,draw", labels="prob1_won")
+    assert "--labels prob1_won,prob2_won,draw_won" in found.value.fix
+    rows = calibcli.read(path, scores="prob1,prob2,draw", labels="prob1_won,prob2_won,draw_won")
+    assert rows.labels.tolist() == Y.tolist()
+
+
+def test_a_share_of_one_class_beside_what_was_right_is_refused(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    p = rng.beta(0.7, 0.7, 600).round(4)
+    right = (p > 0.5) == (rng.random(600) < p)
+    path = table(tmp_path / "a.csv", "prob,correct", p, 1 * right)
+    with pytest.raises(InputError, match="probability of one class"):
+        calibcli.read(path, confidence="prob", correct="correct")
+    sure = np.maximum(p, 1 - p)
+    table(tmp_path / "b.csv", "prob,correct", sure, 1 * right)
+    assert calibcli.read(tmp_path / "b.csv", confidence="prob", correct="correct").top_only
 
 
 @pytest.mark.regression

@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 
 from calibcli.core.errors import InputError, UsageError
-from calibcli.core.number_format import count_text, percent
+from calibcli.core.number_format import count_text, first_few, percent
 from calibcli.core.result import Estimate, Result
 from calibcli.metrics import registry
 from calibcli.metrics.intervals import BOUNDLESS, Mask, MeanOf, WeightedMean
 from calibcli.metrics.registry import Interval, Sample, Statistic
-from calibcli.metrics.report import ReportOptions, chosen
+from calibcli.metrics.report import ReportOptions, chosen, class_names
 from calibcli.scores import recorded_outputs
+from calibcli.scores.confidence import ABSENT
 from calibcli.scores.files.text_tables import NO_VALUE
 from calibcli.scores.predictions import Floats, Ints, Predictions
+from calibcli.scores.reading_options import fates_of
 
 FEWEST = 20  # labels below which the halves do not tell how far the judge may be trusted
 CHOSEN_P = 1e-3  # p-value below which people did not draw the rows that they labelled at random
@@ -60,7 +62,12 @@ def read(path: Any, judge: str, how: Mapping[str, Any], labels: str | None = Non
     for name in ("weights", "by", "tasks", "multilabel", "ids"):
         if how.get(name):
             raise UsageError(f"--judge with --{name}", f"leave --{name} out")
-    by_label = {"missing": "labels=drop", **how, "labels": labels, "skipped": judge}
+    if str(path) in ("-", "/dev/stdin"):
+        raise UsageError("--judge reads the file twice, and stdin is there once", "save it, and name the file")
+    if judge in (how.get("correct"), how.get("predicted"), labels, how.get("confidence")):
+        raise UsageError(f"--judge {judge} is named by another option, too", "name the column of the judge's verdicts")
+    missing = how.get("missing") or "labels=drop"
+    by_label = {**how, "missing": missing, "labels": labels, "skipped": judge}
     labelled = recorded_outputs.read(path, **by_label, **more)
     record, column = labelled.record, labelled.record.labels
     stated = {option: value for option, value in record.stated.items() if how.get("missing") or option != "missing"}
@@ -68,21 +75,58 @@ def read(path: Any, judge: str, how: Mapping[str, Any], labels: str | None = Non
         record, stated={**stated, "judge": judge}, unused=[name for name in record.unused if name != judge]
     )
     labelled = dataclasses.replace(labelled, record=record)
-    verdicts = {"correct": judge} if labelled.top_only else {"labels": judge}
-    by_judge = {**how, **dict.fromkeys(("labels", "correct", "predicted")), **verdicts, "by": [column]}
-    judged = recorded_outputs.read(path, **by_judge, **more)
+    verdicts: dict[str, Any] = {"correct": judge} if labelled.top_only else {"labels": judge}
+    if record.predicted and _are_classes(path, judge, column, how, more):
+        verdicts = {"predicted": record.predicted, "labels": judge}
+    answers = {"missing": f"answers={fate}"} if (fate := fates_of(how.get("missing")).get("answers")) else {}
+    apart = dict.fromkeys(("labels", "correct", "predicted", "missing"))
+    judged = _judged({**how, **apart, **verdicts, **answers, "by": [column]}, path, judge, more)
     cells = np.char.strip(np.asarray(judged.slices[column]).astype(str))
-    has_label = ~np.isin(np.char.lower(cells), [*NO_VALUE])
+    has_label = ~np.isin(np.char.lower(cells), [*(ABSENT if labelled.top_only else NO_VALUE)])
     here = np.flatnonzero(has_label)
-    if judged.classes != labelled.classes or len(here) != labelled.n or not _same_scores(judged, here, labelled):
+    if judged.classes != labelled.classes:
+        names = [first_few(class_names(rows), 4) for rows in (labelled, judged)]
+        problem = f"labels '{column}' are of {names[0]}, verdicts '{judge}' of {names[1]}"
+        raise InputError(problem, "write the classes alike in both columns")
+    if len(here) != labelled.n or not _same_scores(judged, here, labelled):
         problem = f"{count_text(labelled.n, 'row')} with a label in '{column}' and {len(here):,} of those in '{judge}'"
-        raise InputError(f"{problem} are not the same", "give every row a verdict, of the same classes as the labels")
+        raise InputError(f"{problem} are not the same", "write what has no label in one way, such as an empty cell")
     if not 0 < len(here) < judged.n:
         problem = f"{count_text(len(here), 'row')} of {judged.n:,} have a label in '{column}'"
         raise InputError(
             problem, "leave --judge out, if all have one; else save the labels of some rows, and no others"
         )
     return JudgedRows(labelled, judged, has_label, judge)
+
+
+def _are_classes(path: Any, judge: str, column: str, how: Mapping[str, Any], more: Mapping[str, Any]) -> bool:
+    """Return whether verdicts beside a prediction and a label are classes, by their words; else they say whether the
+    prediction was right.
+    """
+    alone = {
+        **how,
+        **dict.fromkeys(("correct", "predicted", "labels")),
+        "missing": "labels=drop",
+        "by": [judge, column],
+    }
+    every = recorded_outputs.read(path, **alone, need_labels=False, **more).slices
+    verdicts, labels = ({text.strip() for text in np.asarray(every[name]).astype(str)} for name in (judge, column))
+    return bool(verdicts & labels) and not verdicts - labels - ABSENT
+
+
+def _judged(how: Mapping[str, Any], path: Any, judge: str, more: Mapping[str, Any]) -> Predictions:
+    """Read all rows with the verdicts of the judge; one that has none cannot be left out, as it may be of a kind."""
+    try:
+        return recorded_outputs.read(path, **how, **more)
+    except InputError as error:
+        if judge in error.problem and any(word in error.problem for word in ("without a verdict", "have no label")):
+            fix = "give every row a verdict: the same one in all that have none keeps the mean right, dropping does not"
+            raise InputError(error.problem.replace("have no label", "have no verdict"), fix) from None
+        if judge in error.problem and "neither right nor wrong" in error.problem:
+            raise InputError(
+                error.problem, f"{error.fix}: whether the prediction was right, as the labels say"
+            ) from None
+        raise
 
 
 def _same_scores(judged: Predictions, here: Ints, labelled: Predictions) -> bool:
@@ -110,7 +154,7 @@ def refuse_chosen_rows(rows: JudgedRows, right: Mask) -> None:
     raise InputError(
         f"people labelled {shares[0]} of the rows that '{rows.judge}' finds right and {shares[1]} of the others: they "
         "did not draw them at random",
-        "label rows that are drawn at random; or leave --judge out, and measure the rows with labels: --missing drop",
+        "label rows that are drawn at random: no number of all rows follows from labels that were chosen",
     )
 
 

@@ -25,6 +25,8 @@ PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
 VERDICTS = ({"true", "false"}, {"correct", "incorrect"}, {"right", "wrong"}, {"pass", "fail"}, {"passed", "failed"},
             {"1", "0"}, {"yes", "no"})  # fmt: skip
 """Words for right and wrong, the plainest first; the last may be classes as well."""
+UNKNOWN = {"-", "-1", "?"}
+"""Cells beside such words where nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ def advice(contents: FileContents, no_probability: str) -> str:
         return "choose one: " + " or ".join(proposed)
     for name, values in look.shares.items():
         for other in look.groups:
-            if _follows(look, other, values):
+            observed = [n for n in look.groups if n != name and _says_truth(n)]
+            if not observed and _follows(look, other, values):
                 return (
                     f"'{other}' follows from '{name}' by a threshold, so that nothing was observed: save the true class"
                 )
@@ -218,7 +221,7 @@ def _of_one(look: ColumnLook, scores: ScoreColumns) -> list[str]:
     free = {name: values for name, values in look.groups.items() if name != score_name}
     two = {n: v for n, v in free.items() if len(v) == 2}
     events = {n: column_evidence.event_of(score, look.cells[n]) for n in two}
-    predicted = [n for n, event in events.items() if event]
+    predicted = [n for n, event in events.items() if event and not _says_truth(n)]
     labels = _by_name(look, [n for n in look.cells if n not in predicted and n != score_name])
     out: list[str] = []
     low = bool(score.min() < 0.5) or not inside
@@ -235,18 +238,17 @@ def _of_one(look: ColumnLook, scores: ScoreColumns) -> list[str]:
             out.append(f"{scores.option} --labels {shlex.quote(name)}{event_option}")
     if inside and not predicted and scores.option:
         confidence = scores.option.replace("--scores", "--confidence").replace("--out-of", "--confidence-scale")
-        pairs = [
-            pair
-            for pair in _pairs(look, free)
-            if score_name in roles.CONFIDENCE or score.min() >= 1 / len(free[pair[0]])
-        ]
+        named = score_name in roles.CONFIDENCE
+        pairs = [pair for pair in _pairs(look, free) if named or score.min() >= 1 / len(free[pair[0]])]
         looks = {pair: _verdicts_or_classes(look, score, *pair) for pair in pairs}
         judged = dict.fromkeys(name for pair in pairs if "verdicts" in looks[pair] for name in pair)
-        out += [f"{confidence} {line}" for line in _verdict_lines(look, [*judged])]
-        classes = [pair for pair in pairs if "classes" in looks[pair]]
-        out += [f"{confidence} --predicted {shlex.quote(a)} --labels {shlex.quote(b)}" for a, b in classes]
-        if not pairs and not labels and not (low and out):
-            out += [f"{confidence} --correct {shlex.quote(name)}" for name in _verdicts(look, two, score)]
+        found = _verdict_lines(look, [*judged])
+        sure = {name for pair in pairs if looks[pair] == ("verdicts",) for name in pair}
+        classes = [pair for pair in pairs if "classes" in looks[pair] and not sure & {*pair}]
+        found += [f"--predicted {shlex.quote(a)} --labels {shlex.quote(b)}" for a, b in classes]
+        if not pairs and (named or not (low and out)) and all(_has_gaps(look, n) for n in labels if n in free):
+            found += _verdict_lines(look, _verdicts(look, two, score))
+        out = [*(() if named and found else out), *(f"{confidence} {line}" for line in found)]
     return out or ([] if predicted else [scores.option])
 
 
@@ -256,16 +258,22 @@ def _pairs(look: ColumnLook, free: Mapping[str, set[str]]) -> list[tuple[str, st
     out: list[tuple[str, str]] = []
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
-            common = len(free[a] & free[b])
+            common = len({*_lower([*free[a]])} & {*_lower([*free[b]])})
             if 2 * common > max(len(free[a]), len(free[b])) and look.cells[a] != look.cells[b]:
-                first = (
+                says = [roles.says(name, roles.PREDICTION_WORDS) for name in (a, b)]
+                if all(says):
+                    continue
+                first = (  # b is the prediction; people label some rows, a model predicts all
                     b in roles.PREDICTED
-                    or (a not in roles.PREDICTED and normal(b) == "label")
-                    or _labels(a) > _labels(b)
+                    or says[1]
+                    or (a not in roles.PREDICTED and not says[0] and normal(b) == "label")
+                    or (not says[0] and _labels(a) > _labels(b))
+                    or (_labels(a) == _labels(b) and _has_gaps(look, a) and not _has_gaps(look, b))
                 )
                 out.append((b, a) if first else (a, b))
     named = [pair for pair in out if pair[0] in roles.PREDICTED or _labels(pair[1])]
-    return (named or out)[:LINES]
+    by_people = [pair for pair in named or out if _has_gaps(look, pair[1])]  # others are of two models, or judges
+    return (by_people or named or out)[:LINES]
 
 
 def _verdicts_or_classes(look: ColumnLook, score: Floats, a: str, b: str) -> tuple[str, ...]:
@@ -273,8 +281,9 @@ def _verdicts_or_classes(look: ColumnLook, score: Floats, a: str, b: str) -> tup
     the higher the confidence; or `verdicts` of two judges, each of whom then says yes more often. Both, if that does
     not tell, and the words may be either.
     """
-    words = next((v for v in VERDICTS if {cell.lower() for cell in look.groups[a] | look.groups[b]} == v), None)
-    if words is None:
+    values = {cell.lower() for cell in look.groups[a] | look.groups[b]}
+    words = next((v for v in VERDICTS if values - UNKNOWN == v), None)
+    if words is None or a in roles.PREDICTED or b in roles.PREDICTED:
         return ("classes",)
     cells = np.array([_lower(look.cells[name]) for name in (a, b)])  # (2, rows)
     there, yes = np.isin(cells, [*words]), np.isin(cells, [*roles.RIGHT_WORDS])
@@ -286,7 +295,7 @@ def _verdicts_or_classes(look: ColumnLook, score: Floats, a: str, b: str) -> tup
 
 def _verdict_lines(look: ColumnLook, names: Sequence[str]) -> list[str]:
     """Return the lines for columns of verdicts: the one with gaps is of people, and the others of judges."""
-    gaps = [name for name in names if any(cell.lower() in NO_VALUE for cell in look.cells[name])]
+    gaps = [name for name in names if _has_gaps(look, name)]
     if len(gaps) == 1:
         return [f"--correct {shlex.quote(gaps[0])} --judge {shlex.quote(name)}" for name in names if name not in gaps]
     return [f"--correct {shlex.quote(name)}" for name in names]
@@ -300,6 +309,16 @@ def _by_number(names: Sequence[str]) -> list[str]:
     return [name for _, name in sorted(zip(([int(n) for n in part[1::2]] for part in parts), names, strict=True))]
 
 
+def _says_truth(name: str) -> bool:
+    """Return whether a name says that its classes were observed; `label` alone may be of either."""
+    alone = normal(name) in ("label", "labels") or roles.says(name, roles.PREDICTION_WORDS)
+    return not alone and roles.says(name, roles.TRUTH_WORDS)
+
+
+def _has_gaps(look: ColumnLook, name: str) -> bool:
+    return any(cell.lower() in NO_VALUE or cell in UNKNOWN for cell in look.cells[name])
+
+
 def _lower(cells: Sequence[str]) -> list[str]:
     return [cell.lower() for cell in cells]
 
@@ -309,16 +328,20 @@ def _labels(name: str) -> int:
 
 
 def _verdicts(look: ColumnLook, two: Mapping[str, set[str]], score: Floats) -> list[str]:
-    """Return the columns that say whether predictions were right: those of the plainest words, each content once.
-    Words that may be classes must say yes the more often the higher the confidence is.
+    """Return the columns that say whether predictions were right, each content once: all of them, if one has gaps, else
+    those of the plainest words. Words that may be classes must say yes the more often the higher the confidence is.
     """
-    for words in VERDICTS:
-        columns = [name for name, values in two.items() if {value.lower() for value in values} == words]
-        if words is VERDICTS[-1]:
-            columns = [n for n in columns if column_evidence.rises(score, np.isin(_lower(look.cells[n]), ["yes"]))]
-        if columns:
-            return [n for i, n in enumerate(columns) if all(look.cells[n] != look.cells[m] for m in columns[:i])]
-    return []
+    of_words = [[n for n, values in two.items() if {*_lower([*values])} == words] for words in VERDICTS]
+    of_words[-1] = [
+        name
+        for name in of_words[-1]
+        if _has_gaps(look, name) or column_evidence.rises(score, np.isin(_lower(look.cells[name]), ["yes"]))
+    ]
+    of_words = [[name for name in names if not roles.says(name, roles.ERROR_WORDS)] for names in of_words]
+    every = [name for names in of_words for name in names]
+    if sum(_has_gaps(look, name) for name in every) != 1:
+        every = next((names for names in of_words if names), [])
+    return [n for i, n in enumerate(every) if all(look.cells[n] != look.cells[m] for m in every[:i])]
 
 
 def _by_name(look: ColumnLook, names: Sequence[str]) -> list[str]:
@@ -327,7 +350,8 @@ def _by_name(look: ColumnLook, names: Sequence[str]) -> list[str]:
         if columns := [name for name in names if normal(name) in label_names]:
             return columns
     words = {word for word in roles.LABELS.all if len(word) > 1}
-    return [n for n in names if words & {*re.split(r"[^a-z0-9]+", normal(n).replace("_", " "))} and n in look.groups]
+    named = [n for n in names if words & {*re.split(r"[^a-z0-9]+", normal(n).replace("_", " "))} and n in look.groups]
+    return [name for name in named if not roles.says(name, roles.PREDICTION_WORDS)]
 
 
 def _follows(look: ColumnLook, name: str, score: Floats) -> bool:

@@ -82,7 +82,7 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
         look = lines_of_options.ColumnLook(contents)
         named_top = [one for one in lines_of_options.candidates(look) if top[0] in one.names]
         stated = [line for line in lines_of_options.lines(look, named_top) if " --" in line]
-        fix = f"choose one: {' or '.join(stated)}" if stated else WITH_VERDICT
+        fix = f"choose {'one' if len(stated) > 1 else 'them'}: {' or '.join(stated)}" if stated else WITH_VERDICT
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", fix)
 
     raise InputError(f"no scores in {where}: it holds {describe(contents)}", reading_advice(contents, NO_PROBABILITY))
@@ -243,6 +243,45 @@ def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: 
             fix += f"--predicted label --labels {shlex.quote(other)}"
         raise InputError(f"{_list(likely)} in {where} could each be the labels", fix)
     return likely[0] if likely else None
+
+
+def refuse_predictions(contents: FileContents, labels: str, where: str) -> None:
+    """Refuse labels that are the class of the largest score in every row, unless their name is that of labels and no
+    other column has such classes.
+
+    Raises:
+        InputError: they may be the predictions.
+    """
+    look = lines_of_options.ColumnLook(contents)
+    own = look.groups.get(labels, set())
+    others = [n for n, values in look.groups.items() if n != labels and len(values & own) > 1]
+    others = [name for name in others if look.cells[name] != look.cells.get(labels)]
+    if not others and (normal(labels) in roles.LABELS.names or contents.format == "arrays"):
+        return
+    problem = f"'{labels}' in {where} is the class of the largest score in every row: is it the prediction?"
+    lines = [f"--labels {shlex.quote(name)}" for name in (*others[:4], labels)]
+    raise InputError(problem, f"name the classes that were observed: {' or '.join(lines)}")
+
+
+def refuse_one_of_one_hot(contents: FileContents, scores: str, labels: str, where: str) -> None:
+    """Refuse one of as many columns of 0 and 1 as there are classes, of which one is 1 in every row, as the labels.
+
+    Raises:
+        InputError: it is one of them; the fix names all of them, in the order of the scores where their names tell it.
+    """
+    columns = {n: a for n, a in contents.arrays.items() if a.shape[1:] == () and n != scores}
+    if labels not in columns or not {*column_evidence.head(columns[labels])} <= {"0", "1"}:
+        return
+    one_hot = [n for n, a in columns.items() if {*column_evidence.head(a)} <= {"0", "1"}]
+    members = contents.members.get(scores, ())
+    if len(one_hot) != len(members) or not column_evidence.are_one_hot(column_evidence.numbers(columns, one_hot)):
+        return
+    ordered = [[name for name in one_hot if member in name] for member in members]
+    in_order = [names[0] for names in ordered] if all(len(names) == 1 for names in ordered) else one_hot
+    raise InputError(
+        f"'{labels}' in {where} is 0 or 1, and of {_list(one_hot)} one is 1 in every row: one column for each class",
+        f"name all of them, in the order of the scores: --labels {shlex.quote(','.join(in_order))}",
+    )
 
 
 def named(contents: FileContents, name: str, option: str, where: str) -> str:
@@ -879,6 +918,8 @@ def _with_labels(
     name = first.scores or (wanted if wanted in first.arrays else "") or next(iter(_joined_names(first)), "")
     name = name or (score_names[0] if len(score_names := candidates(first)) == 1 else "")
     array = first.arrays.get(name)
+    if array is not None and _holds_texts(array):
+        return [*contents]
     if array is not None and first.labels in first.arrays and label_candidates([first.labels]) == []:
         table = np.asarray(column_evidence.sample(array), np.float64)
         classes = [str(i) for i in range(table.shape[-1])]
@@ -920,6 +961,12 @@ def _with_labels(
         return [*contents]
     beside = f", not the prediction '{predicted[0]}'" if predicted else ""
     return _labelled(contents, others[0], beside)
+
+
+def _holds_texts(array: Named) -> bool:
+    """Return whether an array holds cells that are no numbers, such as empty ones."""
+    cells = column_evidence.sample(array).reshape(-1)
+    return cells.dtype.kind in "USO" and not all(is_number(str(cell).strip()) for cell in cells.tolist())
 
 
 def _labelled(contents: Sequence[FileContents], name: str, beside: str = "") -> list[FileContents]:

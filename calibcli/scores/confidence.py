@@ -121,6 +121,7 @@ def predictions(
         c = _shares(column(named.confidence), named.confidence, where, reading.confidence_scale, notes)
         refuse_one_class(c, named, column, contents[0], where)
         y = _right(named, column, len(c), where, notes)
+        _refuse_turned(c, y, named, where)
         scored, judged = ~np.isnan(c), y >= 0
         n, missing = len(c), int((~scored).sum())
         if missing == n:
@@ -130,7 +131,8 @@ def predictions(
             first = int(np.flatnonzero(bare)[0])
             problem = f"{count_text(int(bare.sum()), 'row')} of {where} without a verdict, first row {first}"
             by_a_judge = [
-                f"or calib metrics --judge {shlex.quote(n)}, if it judges all rows" for n in _judges(contents, named)
+                f"or calib metrics {where} --judge {shlex.quote(n)}, if it judges all rows"
+                for n in _judges(contents, named)
             ]
             raise InputError(
                 f"{problem} ('{named.correct or named.label}')", "; ".join([per_row.LEAVE_OUT, *by_a_judge])
@@ -248,6 +250,25 @@ def refuse_one_class(
     )
 
 
+def _refuse_turned(c: Floats, y: Ints, named: ConfidenceNames, where: str) -> None:
+    """Refuse the probability of one of two classes: below 1/2, predictions are right the more often the lower it is.
+
+    Args:
+        c: (N,) in [0, 1], NaN where there is none.  y: (N,) 1 right, 0 wrong, -1 unknown.
+
+    Raises:
+        InputError: it is the probability of one class.
+    """
+    low = (c < 0.5) & (y >= 0)
+    if not (column_evidence.rises(-c[low], y[low]) and y[low].mean() > 0.5):
+        return
+    raise InputError(
+        f"where '{named.confidence}' in {where} is below 1/2, predictions are right the more often the lower it is "
+        f"({y[low].mean():.0%} of {int(low.sum()):,} rows): is it the probability of one class?",
+        "save the observed class, and measure it as that: --scores KEY --labels KEY; or save the larger of p and 1 - p",
+    )
+
+
 def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where: str, notes: list[str]) -> Ints:
     """Return 1 where the prediction was right, -1 where nobody knows, and 0 in every row if the file does not say."""
     if named.correct:
@@ -262,6 +283,7 @@ def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where
         if values.dtype.kind in "USO":
             turned = f"--predicted {shlex.quote(named.label)} --labels {shlex.quote(named.predicted)}"
             fix = f"the other way round, if '{named.label}' is the prediction: {turned}; or give every row a prediction"
+            fix = "give every row a prediction" if absent else fix  # both have gaps
             per_row.refuse_missing(Memory(values), named.predicted, [*map(str, values.tolist())], "prediction", fix)
         for row, (a, b) in enumerate(zip(predicted, label)):
             if a != b and a not in label_texts and a.casefold() == b.casefold():

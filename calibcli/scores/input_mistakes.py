@@ -236,8 +236,11 @@ class TiedScores(Mistake):
             )
         if ties.right == n >= PERFECT and ties.chances[outcome.kind != "probabilities"] < math.log(UNLIKELY):
             fault = "every label is the class with the largest score"
-            notes.append(f"{fault}, in all {n:,} rows: were the labels made from the predictions?")
+            notes.append(f"{fault}, in all {n:,} rows: {FROM_PREDICTIONS}")
         return notes
+
+
+FROM_PREDICTIONS = "were the labels made from the predictions?"
 
 
 @lru_cache(maxsize=4)

@@ -42,10 +42,10 @@ from calibcli.scores._score_kind import KeptRows, Nonfinite, Outcome, Scan, deci
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations, nested
 from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
-from calibcli.scores.files.roles import CLASSES, LABELS, ONE_SCORE, SCORES
+from calibcli.scores.files.roles import CLASSES, CONFIDENCE, LABELS, ONE_SCORE, SCORES
 from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, suffixes
 from calibcli.scores.files.text_tables import NoHeader
-from calibcli.scores.input_mistakes import RepeatedRows, scan
+from calibcli.scores.input_mistakes import FROM_PREDICTIONS, RepeatedRows, scan
 from calibcli.scores.predictions import Array, Ints, Kind, LeftOut, Named, PickedScores, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading, fates_of
 from calibcli.scores.reading_record import Ground, ReadingRecord
@@ -161,7 +161,7 @@ def load_all(sources: Sequence[Source], reading: Reading, progress: Progress | N
     ahead = FEW  # files to read at once: fewer where one of them needed a reader of its own
     for i, source in enumerate(extensions.with_progress(sources, lambda source: f"reading {source.name}", progress)):
         try:
-            contents.append(load(source, ready.pop() if ready else None, reading.skipped))
+            contents.append(load(source, ready.pop() if ready else None, reading))
         except NoRows as error:
             raise NoRows(error.problem, f"leave {source.name} out" if len(sources) > 1 else error.fix) from None
         if (read_alike := contents[-1].read_alike) is not None and not reading.tasks:
@@ -170,11 +170,11 @@ def load_all(sources: Sequence[Source], reading: Reading, progress: Progress | N
     return contents
 
 
-def load(source: Source, contents: FileContents | None = None, skipped: str | None = None) -> FileContents:
+def load(source: Source, contents: FileContents | None = None, reading: Reading = confidence.AS_IS) -> FileContents:
     """Read the arrays of a file as `load_any` does, and refuse files that hold no recorded outputs.
 
     Args:
-        contents: what was read of the file, if it was.  skipped: column that is as if it were not there.
+        contents: what was read of the file, if it was.  reading: names columns, and what is as if it were not there.
 
     Raises:
         InputError: it is something else of calib's or of a model's; or it has no use for what was asked.
@@ -182,16 +182,18 @@ def load(source: Source, contents: FileContents | None = None, skipped: str | No
     try:
         contents = contents or load_any(source)
         contents = nested.opened(contents, source.name)
-        if skipped:
-            array_names.column(contents, skipped, "--judge", source.name)
-            others = {name: array for name, array in contents.arrays.items() if name != skipped}
+        if reading.skipped:
+            array_names.column(contents, reading.skipped, "--judge", source.name)
+            others = {name: array for name, array in contents.arrays.items() if name != reading.skipped}
             contents = dataclasses.replace(contents, arrays=others)
         if source.options != ReaderOptions():
             refuse_unused_options(contents, source)
         if other_files.STATE in contents.arrays:
             other_files.refuse_other_file(other_files.PARTIAL, source)
         recognized = array_names.candidates(contents) or contents.lacking or confidence.columns(contents)
-        if recognized or array_names.score_columns([contents]):
+        asked = (reading.scores, reading.confidence, reading.correct, reading.predicted)
+        sure = any(name in contents.arrays and (name in asked or name in CONFIDENCE) for name in contents.arrays)
+        if recognized or sure or array_names.score_columns([contents]):
             return contents
     except InputError as error:
         other_files.refuse_other_file(other_files.before_reading(source), source)
@@ -268,6 +270,8 @@ def _one_dataset(
     n, width, k = *scores.shape, max(scores.shape[1], 2)
     if not (out_of or reading.kind):
         array_names.refuse_lost_class(first, name, scores, where)
+    if width > 2 and first.table:
+        array_names.refuse_one_of_one_hot(first, name, label_name, where)
     array_names.refuse_verdicts(name, label_name, where, width, bool(reading.scores and reading.event))
     classes, confirmed = classes_of(first, reading, name, k)
     odd = {} if count is None or raw_labels is None else per_row.without_class(raw_labels, scores, classes, reading)
@@ -295,6 +299,8 @@ def _one_dataset(
         notes += _sorted_in_each_row(rows, kind, confirmed)
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
         notes += scanned.verdicts(Outcome(scanned, kind, binary.classes, bool(reading.weights), clip, sure))
+        if any(FROM_PREDICTIONS in note for note in notes) and not reading.labels:
+            array_names.refuse_predictions(first, label_name, where)
         others, causes = _usable(aside, every, scanned, reading, where)
         keep = rows.keep if kept is None else np.append(np.asarray(rows.keep), others)
         further, names_of = per_row.per_row_fields(contents, sources, reading, n, keep, name, label_name, notes)

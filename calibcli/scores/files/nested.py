@@ -184,14 +184,17 @@ def of_rows(rows: Iterable[Mapping[str, Any]], form: str, where: str) -> FileCon
     """Return the columns of rows of JSON.
 
     Raises:
-        InputError: a row lacks a key of the first one; scores or labels that are not numbers.
+        InputError: a row lacks scores, or a list or object of the first one; scores or labels that are not numbers.
+            Other values that some rows lack are a column with gaps.
     """
     every = list(rows)
     for count, row in enumerate(every):
-        for key in every[0]:
-            if key not in row:
+        for key, cell in every[0].items():
+            if key not in row and (isinstance(cell, list | dict) or key in SCORES):
                 raise InputError(f"row {count} of {where} has no '{key}'", "write the same keys in every row")
-    return of_columns({key: [row[key] for row in every] for key in every[0]}, form, where)
+    later = (key for row in every for key, cell in row.items() if not (cell is None or isinstance(cell, list | dict)))
+    keys = dict.fromkeys([*every[0], *later])
+    return of_columns({key: [row.get(key) for row in every] for key in keys}, form, where)
 
 
 def of_columns(cells: Mapping[str, list[Any]], form: str, where: str) -> FileContents:

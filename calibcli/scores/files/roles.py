@@ -90,6 +90,18 @@ RECORDED = (SCORES, LABELS, PREDICTED, CONFIDENCE, CORRECT, LOSS, CLASSES)
 """What recorded outputs consist of, beside ids; other columns are properties of their rows, to slice by."""
 
 
+PREDICTION_WORDS = {"pred", "preds", "predicted", "prediction", "predictions", "yhat", "guess", "assigned"}
+TRUTH_WORDS = {"true", "truth", "actual", "gold", "label", "labels", "observed", "target", "outcome", "expected"}
+ERROR_WORDS = {"error", "errors", "wrong", "incorrect", "mistake", "miss"}
+"""Words in names of columns that say which predictions were not right."""
+
+
+def says(name: str, words: set[str]) -> bool:
+    """Return whether one of the words is in the name of a column: `pred` in `Top 1 Pred-Class` and `predClass`."""
+    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return not words.isdisjoint(part.lower() for part in parts)
+
+
 def names_rows(name: str) -> bool:
     """Return whether a column of this name may say which sample a row is of; what it holds must show that it does."""
     words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
