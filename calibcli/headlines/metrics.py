@@ -66,9 +66,9 @@ def _worth(means: Sequence[Estimate], judge: str) -> str:
     labels, verdicts = int(detail["labels"] or 0), int(detail["verdicts"] or 0)
     worth = [int(e.detail["worth_labels"] or 0) for e in means]
     both = f"{number_format.count_text(labels, 'label')} and {verdicts:,} verdicts of '{judge}'"
-    as_many = f"{min(worth):,}" if min(worth) == max(worth) else f"{min(worth):,} to {max(worth):,}"
-    noise = "" if min(worth) >= labels else ", as the judge adds noise"
-    return f"{both} are worth {as_many} labels, by the standard error{noise}"
+    each = listed(f"{one:,} for {name(e.name)}" for one, e in zip(worth, means, strict=True))
+    noise = "" if min(worth) >= labels else " (fewer, as the judge adds noise)"
+    return f"{both} have the standard error of this many labels alone: {each}{noise}"
 
 
 def _broken(result: Result) -> str:

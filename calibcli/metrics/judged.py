@@ -17,7 +17,7 @@ import numpy as np
 
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.number_format import count_text, first_few, percent
-from calibcli.core.result import Estimate, Result
+from calibcli.core.result import Cell, Estimate, Result, Table
 from calibcli.metrics import registry
 from calibcli.metrics.intervals import BOUNDLESS, Mask, MeanOf, WeightedMean
 from calibcli.metrics.registry import Interval, Sample, Statistic
@@ -204,6 +204,15 @@ class JudgedMean(Statistic):
     def value(self) -> float:
         return self.corrected.value + float(self.trust.mean()) * self.others.value
 
+    def bias(self, level: float) -> tuple[float, float, float]:
+        """Return the mean of x(f) - x(y) over the labelled rows, with its interval: how far the judge is off."""
+        rows = self.labelled.rows
+        found, verdicts = rows.values.astype(np.float64), self.judged.values[self.has_label]
+        rows = dataclasses.replace(rows, values=verdicts - found)
+        low, high = (np.asarray(end, np.float64) for end in self.labelled.range)
+        below, above = rows.reaches((1 - level) / 2, low - high, high - low)
+        return rows.value, rows.value - below, rows.value + above
+
     def interval(self, level: float) -> Interval:
         """Return a two-sided interval: both means are independent, so that each end is √(a² + b²) from the value."""
         corrected, others, trust = self.corrected, self.others, float(self.trust.mean())
@@ -257,13 +266,17 @@ def report(rows: JudgedRows, options: ReportOptions) -> Result:
         for part in (rows.labelled, rows.judged)
     ]
     refuse_chosen_rows(rows, samples[1].columns.correct.astype(bool))
-    estimates: list[Estimate] = []
+    estimates, worth = list[Estimate](), list[list[Cell]]()
     for choice in choices:
         labelled, judged = (choice(sample.acyclic) for sample in samples)
         common: dict[str, Any] = {"name": choice.spec, "unit": choice.traits.unit, "better": choice.traits.better}
         if isinstance(labelled, MeanOf) and labelled.mask is None:
             mean = JudgedMean(labelled, judged, rows.has_label)
-            estimates.append(Estimate(**common, value=mean.value, **vars(mean.interval(options.level))))
+            estimates.append(Estimate(**common, value=mean.value, **vars(found := mean.interval(options.level))))
+            if found.detail:
+                alone = mean.labelled.interval(options.level)
+                ends = [mean.labelled.value, alone.low, alone.high, *mean.bias(options.level)]
+                worth.append([choice.spec, *ends, found.detail["worth_labels"]])
         elif options.specs is not None:
             estimates.append(Estimate(**common, value=None, reason=NO_MEAN))
     facts = {
@@ -274,9 +287,14 @@ def report(rows: JudgedRows, options: ReportOptions) -> Result:
         "level": options.level,
     }
     notes = [note for note in rows.labelled.notes if "have no label: left out" not in note]
+    heads = ["metric", "labels alone", "low", "high", "judge - labels", "low", "high", "worth labels"]
+    title = (
+        f"What '{rows.judge}' adds: labels alone, how far it is off on their {rows.labelled.n:,} rows, what it is worth"
+    )
     return Result(
         command="metrics",
         estimates=registry.measured(estimates, rows.labelled.problem),
+        tables=[Table(name="judge", columns=heads, rows=worth, title=title)] if worth else [],
         notes=notes,
         facts=facts,
     )

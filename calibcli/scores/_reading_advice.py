@@ -142,6 +142,11 @@ def lines(look: ColumnLook, options: Sequence[ScoreColumns], scores_known: bool 
     return list(dict.fromkeys(line.strip() for line in out if line.strip()))
 
 
+def of_one(name: str, values: Floats) -> ScoreColumns:
+    """Return a column that may be the scores by itself."""
+    return ScoreColumns(f"--scores {shlex.quote(name)}", values[:, None], None, [name])
+
+
 def candidates(look: ColumnLook) -> list[ScoreColumns]:
     """Return what may be the scores: lists, columns called by the values of a column, shares, or other fractions."""
     contents = look.contents
@@ -163,7 +168,8 @@ def candidates(look: ColumnLook) -> list[ScoreColumns]:
         if column_evidence.are_probabilities(table):
             return [ScoreColumns(f"--scores {shlex.quote(','.join(names))}", table, None, names)]
     if names:
-        return [ScoreColumns(f"--scores {shlex.quote(n)}", v[:, None], None, [n]) for n, v in look.shares.items()]
+        called = [name for name in names if roles.says(name, roles.SCORE_WORDS)]  # others may be features
+        return [of_one(name, look.shares[name]) for name in look.shares if name in called or not called]
     percent = [name for name in look.cells if _percents(name, look.cells[name])]
     if percent:
         tables = [np.array([float(cell) for cell in look.cells[name]])[:, None] / 100 for name in percent]
@@ -225,7 +231,8 @@ def _of_one(look: ColumnLook, scores: ScoreColumns) -> list[str]:
     labels = _by_name(look, [n for n in look.cells if n not in predicted and n != score_name])
     out: list[str] = []
     low = bool(score.min() < 0.5) or not inside
-    unnamed = [n for n in two if n not in predicted]
+    no_truth = roles.PREDICTION_WORDS | roles.SCORE_WORDS
+    unnamed = [n for n in two if n not in predicted and not roles.says(n, no_truth)]
     candidates = [n for n in labels if n in two] or (
         [] if labels else [n for n in unnamed if score_name in n] or unnamed
     )
@@ -259,7 +266,9 @@ def _pairs(look: ColumnLook, free: Mapping[str, set[str]]) -> list[tuple[str, st
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
             common = len({*_lower([*free[a]])} & {*_lower([*free[b]])})
-            if 2 * common > max(len(free[a]), len(free[b])) and look.cells[a] != look.cells[b]:
+            equal = sum(x == y for x, y in zip(look.cells[a], look.cells[b], strict=True))
+            unrelated = equal < 0.2 * len(look.cells[a]) / len(free[a])  # far below chance: players, not classes
+            if 2 * common > max(len(free[a]), len(free[b])) and look.cells[a] != look.cells[b] and not unrelated:
                 says = [roles.says(name, roles.PREDICTION_WORDS) for name in (a, b)]
                 if all(says):
                     continue
@@ -295,8 +304,10 @@ def _verdicts_or_classes(look: ColumnLook, score: Floats, a: str, b: str) -> tup
 
 def _verdict_lines(look: ColumnLook, names: Sequence[str]) -> list[str]:
     """Return the lines for columns of verdicts: the one with gaps is of people, and the others of judges."""
-    gaps = [name for name in names if _has_gaps(look, name)]
-    if len(gaps) == 1:
+    lacking = {name: sum(cell.lower() in NO_VALUE or cell in UNKNOWN for cell in look.cells[name]) for name in names}
+    most = sorted(lacking.values())[-2:]
+    gaps = [name for name in names if lacking[name] == most[-1] and most[-1] > 2 * most[0]]  # a judge may lack some
+    if len(gaps) == 1 and len(names) > 1:
         return [f"--correct {shlex.quote(gaps[0])} --judge {shlex.quote(name)}" for name in names if name not in gaps]
     return [f"--correct {shlex.quote(name)}" for name in names]
 
@@ -337,9 +348,10 @@ def _verdicts(look: ColumnLook, two: Mapping[str, set[str]], score: Floats) -> l
         for name in of_words[-1]
         if _has_gaps(look, name) or column_evidence.rises(score, np.isin(_lower(look.cells[name]), ["yes"]))
     ]
-    of_words = [[name for name in names if not roles.says(name, roles.ERROR_WORDS)] for names in of_words]
+    other = roles.ERROR_WORDS | roles.PREDICTION_WORDS
+    of_words = [[name for name in names if not roles.says(name, other)] for names in of_words]
     every = [name for names in of_words for name in names]
-    if sum(_has_gaps(look, name) for name in every) != 1:
+    if not any(_has_gaps(look, name) for name in every):
         every = next((names for names in of_words if names), [])
     return [n for i, n in enumerate(every) if all(look.cells[n] != look.cells[m] for m in every[:i])]
 

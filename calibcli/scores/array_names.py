@@ -83,6 +83,8 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
         named_top = [one for one in lines_of_options.candidates(look) if top[0] in one.names]
         stated = [line for line in lines_of_options.lines(look, named_top) if " --" in line]
         fix = f"choose {'one' if len(stated) > 1 else 'them'}: {' or '.join(stated)}" if stated else WITH_VERDICT
+        if not stated and (wrong := [name for name in look.groups if roles.says(name, roles.ERROR_WORDS)]):
+            fix = f"'{wrong[0]}' seems to say which predictions were wrong: save its opposite as a column correct"
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", fix)
 
     raise InputError(f"no scores in {where}: it holds {describe(contents)}", reading_advice(contents, NO_PROBABILITY))
@@ -259,8 +261,9 @@ def refuse_predictions(contents: FileContents, labels: str, where: str) -> None:
     if not others and (normal(labels) in roles.LABELS.names or contents.format == "arrays"):
         return
     problem = f"'{labels}' in {where} is the class of the largest score in every row: is it the prediction?"
-    lines = [f"--labels {shlex.quote(name)}" for name in (*others[:4], labels)]
-    raise InputError(problem, f"name the classes that were observed: {' or '.join(lines)}")
+    lines = " or ".join(f"--labels {shlex.quote(name)}" for name in others[:4])
+    observed = f"name the classes that were observed: {lines}" if lines else "save the classes that were observed"
+    raise InputError(problem, f"{observed}; if it was observed all the same, name it with --labels KEY")
 
 
 def refuse_one_of_one_hot(contents: FileContents, scores: str, labels: str, where: str) -> None:
@@ -1221,6 +1224,14 @@ def reading_advice(contents: FileContents, no_probability: str) -> str:
 def no_labels(contents: FileContents, scores: str, raw: Named) -> str:
     """Return the lines that say what the labels are, of a file in which no name does."""
     table = np.asarray(column_evidence.sample(raw), np.float64)
+    members = contents.members.get(scores, ())
+    shares = bool(((table >= 0) & (table <= 1)).all()) and len(members) > 1
+    if shares and declared_kind(contents, scores) == "probabilities" and not column_evidence.are_probabilities(table):
+        look = lines_of_options.ColumnLook(contents)  # each may be of one class, by another model
+        each = [lines_of_options.of_one(name, column) for name, column in zip(members, table.T, strict=True)]
+        found = [line for line in lines_of_options.lines(look, each) if "--labels" in line or "--correct" in line]
+        if 0 < len(found) <= 2 * len(members):
+            return f"choose one: {' or '.join(found)}"
     option_lines = lines_of_options.lines_with_labels(contents, scores, table, contents.classes.get(scores))
     fix = "labels in a file of their own: --labels FILE"
     return (

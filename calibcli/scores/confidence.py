@@ -301,7 +301,11 @@ def _judges(contents: Sequence[FileContents], named: ConfidenceNames) -> list[st
         return []
     cells = {name: {cell.lower() for cell in column_evidence.head(array)} for name, array in contents[0].arrays.items()}
     words = cells[named.correct] - ABSENT
-    return [name for name, values in cells.items() if name not in (named.correct, named.confidence) and values == words]
+    return [
+        name
+        for name, values in cells.items()
+        if name not in (named.correct, named.confidence) and values - ABSENT == words
+    ]
 
 
 def _shares(values: Array, name: str, where: str, scale: str | None, notes: list[str]) -> Floats:

@@ -51,6 +51,7 @@ PREDICTED = Role(
         "predicted_label",
         "pred_label",
         "y_hat",
+        "yhat",
         "predict",
         "prediction_label",
         "scored_labels",
@@ -92,6 +93,7 @@ RECORDED = (SCORES, LABELS, PREDICTED, CONFIDENCE, CORRECT, LOSS, CLASSES)
 
 PREDICTION_WORDS = {"pred", "preds", "predicted", "prediction", "predictions", "yhat", "guess", "assigned"}
 TRUTH_WORDS = {"true", "truth", "actual", "gold", "label", "labels", "observed", "target", "outcome", "expected"}
+SCORE_WORDS = {"prob", "probs", "proba", "probability", "probabilities", "score", "scores", "confidence", "risk"}
 ERROR_WORDS = {"error", "errors", "wrong", "incorrect", "mistake", "miss"}
 """Words in names of columns that say which predictions were not right."""
 
