@@ -285,3 +285,15 @@ def test_every_command_refuses_what_compare_refuses(capsys: Any) -> None:
     ood = ["ood", "old.npz", "old.npz", "--against", "new.npz", "--against", "new.npz", "-q"]
     assert main(ood) == 4
     assert "another label" in capsys.readouterr().err
+
+
+def test_columns_of_every_file_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 200)
+    for name in ("a", "b"):
+        p = np.clip(0.6 * y + rng.uniform(0, 0.4, 200), 0.01, 0.99).round(4)
+        rows = "\n".join(f"{risk},{died}" for risk, died in zip(p, y, strict=True))
+        (tmp_path / f"{name}.csv").write_text(f"risk,died\n{rows}\n")
+    files = [str(tmp_path / f"{name}.csv") for name in ("a", "b")]
+    assert main(["compare", *files, "--scores", "risk", "--labels", "died"]) == 0
+    assert "brier" in capsys.readouterr().out

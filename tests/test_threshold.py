@@ -254,6 +254,37 @@ def test_scores_that_did_not_go_through_the_map_of_a_threshold_are_refused(tmp_p
                 judge()
 
 
+def test_rows_that_a_threshold_was_found_on_are_told_in_another_file(tmp_path: Path) -> None:
+    t, cal, out = tmp_path / "t.json", tmp_path / "cal.safetensors", tmp_path / "out.csv"
+    calibcli.save_scaler(calibcli.fit_scaler(VALIDATION, "labels"), cal)
+    calibcli.threshold(TEST, max_risk=0.05, calibrator=cal).write(t)
+    calibcli.apply(cal, TEST, save=out, threshold=t)
+    first, *lines = out.read_text().splitlines()
+    shuffled = [lines[i] for i in np.random.default_rng(0).permutation(len(lines))]
+    for rows in (lines, shuffled, shuffled[:300]):
+        out.write_text("\n".join([first, *rows]) + "\n")
+        for judge in (calibcli.check, lambda rows, threshold: calibcli.Watch(threshold=threshold).update(rows)):
+            with pytest.raises(InputError, match="vouch for it too well"):
+                judge(out, threshold=t)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("trees", [10, 30])
+def test_other_rows_with_the_same_few_scores_are_judged(trees: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(trees)
+    for name in ("found", "new"):
+        p = rng.binomial(trees, rng.beta(0.4, 0.4, 600)) / trees
+        y = (rng.random(600) < p).astype(int)
+        np.savez(tmp_path / f"{name}.npz", probabilities=np.column_stack([1 - p, p]), labels=y)
+    t = tmp_path / "t.json"
+    calibcli.threshold(tmp_path / "found.npz", max_risk=0.2).write(t)
+    assert len(calibcli.check(tmp_path / "new.npz", threshold=t).checks) == 2
+    with np.load(tmp_path / "found.npz") as rows:
+        order = rng.permutation(600)
+        np.savez(tmp_path / "again.npz", **{name: rows[name][order] for name in rows.files})
+    with pytest.raises(InputError, match="vouch for it too well"):
+        calibcli.check(tmp_path / "again.npz", threshold=t)
+
+
 def test_a_gate_and_a_watch_take_the_promise(tmp_path: Path, capsys: Any) -> None:
     t, state = str(tmp_path / "t.json"), str(tmp_path / "w.json")
     assert main(["threshold", VALIDATION, "--max-risk", "0.05", "--save", t, "-q"]) == 0

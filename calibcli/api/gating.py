@@ -187,7 +187,10 @@ def compare(
         given(compare, cast(Predictions, first), None, how)  # refuses what is said of files where there are none
 
     def read(file: Any) -> Predictions:
-        return given(compare, file, None, how, whole=True) if config is None else session.read_pinned(file, how, config)
+        if config is not None:
+            return session.read_pinned(file, how, config)
+        alone: How = {**how}
+        return given(compare, file, alone.pop("labels", None), alone, whole=True)  # type: ignore[typeddict-item]
 
     models = [one if isinstance(one, Predictions) else read(one) for one in inputs]
     files = [entry for predictions in models for entry in recorded_outputs.provenance(predictions)]

@@ -572,7 +572,7 @@ def run(
         plots += source.diagram() if diagram else []
         p = source.predictions
         if settings.decision is not None:
-            settings.decision.refuse_own(source.files)
+            settings.decision.refuse_own(source.files, p)
             settings.decision.refuse_unmapped(p, request.threshold)
         notes += [*source.unjudged(), *p.notes]
         facts |= {"n": p.n, **p.problem.facts}

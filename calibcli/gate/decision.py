@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -24,10 +25,11 @@ from calibcli.gate.sources import BY_CLASS
 from calibcli.metrics.report import class_names
 from calibcli.scores.files.source import Source
 from calibcli.scores.likelihood import log_softmax
-from calibcli.scores.predictions import Predictions
+from calibcli.scores.predictions import Floats, Ints, Predictions
 
 FACT = "decision"
 ACCEPT = "accept"  # column that `calib apply --threshold` writes
+MOST_MARKS, FEWEST_MARKS, SAME = 1000, 20, 0.99  # marks that are kept; those that tell; share of rows that were there
 ROUNDED = 1000  # one row in so many may be decided otherwise once its score was rounded to be written
 ACCURACY, SHARE = "high_confidence_accuracy", "high_confidence_share"
 
@@ -44,7 +46,7 @@ class Decision:
         tau: the threshold by value of the column, under "" that of all rows; None accepts nothing.
         share: by the same, the share of rows below which fewer are accepted than when it was found.
         calibrator: digest of the file of the map that the scores were passed through, or "".
-        rows: digests of the files that it was found on.
+        rows: digests of the files that it was found on.  marks: of its rows, see `marks`.
     """
 
     of: str
@@ -56,6 +58,23 @@ class Decision:
     share: Mapping[str, Share] = field(default_factory=dict)
     calibrator: str = ""
     rows: Sequence[str] = ()
+    marks: Sequence[str] = ()
+
+    def scores(self, rows: Predictions) -> tuple[Floats, Ints]:
+        """Return (N,) what is compared with the threshold, and the predicted class.
+
+        Raises:
+            InputError: a class is missing.
+        """
+        names = class_names(rows)
+        if self.name and self.name not in names:
+            raise InputError(f"{rows.source} has no class '{self.name}'", did_you_mean(self.name, names))
+        score, top = np.empty(rows.n), np.empty(rows.n, np.int64)
+        for start, block in rows.blocks():
+            p, part = np.exp(log_softmax(block)), slice(start, start + len(block))  # (rows, K)
+            top[part] = p.argmax(axis=1)
+            score[part] = p[:, 1] if rows.top_only else p[:, names.index(self.name)] if self.name else p.max(axis=1)
+        return score, top
 
     def accepts(self, rows: Predictions) -> npt.NDArray[np.bool_]:
         """Return (N,) whether each row is accepted; one of a slice without a threshold is not.
@@ -63,16 +82,9 @@ class Decision:
         Raises:
             InputError: a class or column is missing.
         """
-        names = class_names(rows)
-        if self.name and self.name not in names:
-            raise InputError(f"{rows.source} has no class '{self.name}'", did_you_mean(self.name, names))
         if self.by and self.by not in (BY_CLASS, *rows.slices):
             raise InputError(f"{rows.source} has no column '{self.by}', which thresholds depend on", "add it")
-        score, top = np.empty(rows.n), np.empty(rows.n, np.int64)
-        for start, block in rows.blocks():
-            p, part = np.exp(log_softmax(block)), slice(start, start + len(block))  # (rows, K)
-            top[part] = p.argmax(axis=1)
-            score[part] = p[:, 1] if rows.top_only else p[:, names.index(self.name)] if self.name else p.max(axis=1)
+        (score, top), names = self.scores(rows), class_names(rows)
         tau = {value: math.inf if tau is None else tau * (1 - DOUBLE) for value, tau in self.tau.items()}
         if not self.by:
             return score >= tau[""]
@@ -82,13 +94,23 @@ class Decision:
             values = rows.slices[self.by]
         return score >= np.array([tau.get(str(value), math.inf) for value in values.tolist()])
 
-    def refuse_own(self, files: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse to judge the threshold on the rows that it was found on.
+    def refuse_own(self, files: Sequence[Mapping[str, Any]], rows: Predictions) -> None:
+        """Refuse to judge the threshold on the rows that it was found on, in their file or in another one.
+
+        Rows are told by marks of their score and label: `marks`. Where scores are few, other rows have the same marks,
+        so that there must be nearly as many of them as there were.
 
         Raises:
-            InputError: one of the files, each with its sha256, is among those.
+            InputError: they are those rows.
         """
-        if own := next((file["path"] for file in files if file.get("sha256") in self.rows), ""):
+        own = next((file["path"] for file in files if file.get("sha256") in self.rows), "")
+        if not own and self.marks and rows.n and rows.record.labelled:
+            here, last = marks(self.scores(rows)[0], rows.labels), self.marks[-1]
+            here = [mark for mark in here if mark <= last]
+            shared = len({*here} & {*self.marks})
+            many = len({*np.round(self.scores(rows)[0], 4).tolist()}) > rows.n / 2 or len(here) > len(self.marks) / 2
+            own = rows.source if many and len(here) >= FEWEST_MARKS and shared >= SAME * len(here) else ""
+        if own:
             raise InputError(f"the threshold was found on {own}, whose rows vouch for it too well", "pass other rows")
 
     @property
@@ -156,6 +178,23 @@ class Decision:
                 mine = [Gate(metric=name, min=least, by=by)] if least > 0 else []
                 gates += [dataclasses.replace(gate, metric=f"{name}:{options}") for gate in own or mine]
         return [*(gate for gate in others if self.by or gate.metric not in (ACCURACY, SHARE)), *gates]
+
+
+def marks(score: Floats, labels: Any) -> list[str]:
+    """Return the smallest marks of rows, in order: a hash of the score to four digits, the label, and which of the rows
+    with both it is. So the marks of a part of the rows are mostly among those of the whole.
+
+    Args:
+        score: (N,) in [0, 1].  labels: (N,) codes.
+    """
+    keys = np.round(score, 4) + 2.0 * np.asarray(labels[:], np.float64)  # one number for score and label
+    values, member = np.unique(np.round(keys, 4), return_inverse=True)
+    order = np.argsort(member, kind="stable")
+    first = np.searchsorted(member[order], np.arange(len(values)))
+    which = np.empty(len(keys), np.int64)
+    which[order] = np.arange(len(keys)) - first[member[order]]
+    texts = (f"{key:.4f} {i}" for key, i in zip(keys.tolist(), which.tolist(), strict=True))
+    return sorted(hashlib.blake2b(text.encode(), digest_size=4).hexdigest() for text in texts)[:MOST_MARKS]
 
 
 def load(path: str | Path) -> tuple[Decision, dict[str, str]]:

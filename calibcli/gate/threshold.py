@@ -23,7 +23,7 @@ from calibcli.core.scope import Scope
 from calibcli.core.statistics import beta_tails, bisect, clopper_pearson, effective_rows
 from calibcli.gate.check import MOST_SLICES
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.decision import FACT, Decision
+from calibcli.gate.decision import FACT, Decision, marks
 from calibcli.gate.options import Promise
 from calibcli.gate.sources import RecordedOutputs
 from calibcli.metrics.intervals import FEWEST_GROUPS, WeightedMean, share_bounds
@@ -350,6 +350,7 @@ def report(rows: Predictions, promise: Promise, by: str = "", calibrator: str = 
         calibrator=calibrator,
         rows=[file["sha256"] for file in rows.record.files if file.get("sha256")],
     )
+    decision = dataclasses.replace(decision, marks=marks(decision.scores(rows)[0], rows.labels))
     walks = {name: one.walk for name, one in found.items() if one.walk is not None and len(one.walk.tau)}
     level = {"level": walks[""].level} if "" in walks else {}
     return Result(

@@ -209,6 +209,7 @@ def _of_classes(look: ColumnLook, scores: ScoreColumns, scores_known: bool) -> l
     called = classes or [str(i) for i in range(k)]
     predicted = {n for n in free if n in proved or column_evidence.is_prediction(look.cells[n], scores.table, called)}
     verdict = {"0", "1"} if k > 2 else set[str]()
+    predicted |= {name for name in free if roles.says(name, roles.PREDICTION_WORDS)}
     fits = [n for n, v in free.items() if n not in predicted and v <= class_names and not v <= verdict]
     if not fits and not classes:  # names, as many as there are columns
         fits = [n for n, v in free.items() if n not in predicted and len(v) == k and not any(map(is_number, v))]

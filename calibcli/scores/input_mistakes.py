@@ -604,17 +604,27 @@ def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:
 def rounding_step(scores: Array, n: int) -> float:
     """Return the step that probabilities are rounded to, such as 0.001, or 0.1 for the votes of ten trees; else 0.
 
-    It is the largest 1/m, m up to 1,000 or a power of ten, that all scores are multiples of. Fewer than `FEWEST` scores
-    show nothing.
+    It is the largest 1/m, m up to 1,000 or a power of ten, that all scores are multiples of, also where shares of m are
+    written with a few decimals: 0.0333 and 0.0667 of thirty trees. Fewer than `FEWEST` scores show nothing.
     """
     values = np.unique(scores[(scores > 0) & (scores < 1)].astype(np.float64))
     if n < FEWEST or not len(values):
         return 0.0
     slack = 1e-12 if scores.dtype.itemsize > 4 else 2e-7  # of a score, by its own rounding
+    written = next((10**d for d in range(2, 7) if _multiples(values, 10**d, slack * 10**d)), 0)
+    for m in range(2, written // 20):  # multiples of 1/m that were rounded to these decimals, and hardly by chance
+        near = m / (2 * written) + slack * m
+        if near <= 0.1 and (2 * near) ** len(values) < 1e-6 and _multiples(values, m, near):
+            return 1 / m
     for m in (*range(2, 1001), 10**4, 10**5, 10**6):
-        if slack * m <= 0.01 and bool((np.abs(values * m - np.round(values * m)) <= slack * m).all()):
+        if slack * m <= 0.01 and _multiples(values, m, slack * m):
             return float(1 / m)
     return 0.0
+
+
+def _multiples(values: Floats, m: int, near: float) -> bool:
+    """Return whether all values are so near to multiples of 1/m, as a share of it."""
+    return bool((np.abs(values * m - np.round(values * m)) <= near).all())
 
 
 def auc_and_z(score: Floats, label: Array) -> tuple[float, float]:

@@ -495,7 +495,7 @@ class WatchSession:
             rows = dataclasses.replace(rows, classes=old.names or rows.classes)
         source = RecordedOutputs(rows, config)
         if config.decision is not None:
-            config.decision.refuse_own(source.files)
+            config.decision.refuse_own(source.files, rows)
             config.decision.refuse_unmapped(rows, self.terms.rules.threshold)
         read = recorded_reading(source)
         if read is not None and (problem := otherwise(config, read)):

@@ -91,7 +91,7 @@ RECORDED = (SCORES, LABELS, PREDICTED, CONFIDENCE, CORRECT, LOSS, CLASSES)
 """What recorded outputs consist of, beside ids; other columns are properties of their rows, to slice by."""
 
 
-PREDICTION_WORDS = {"pred", "preds", "predicted", "prediction", "predictions", "yhat", "guess", "assigned"}
+PREDICTION_WORDS = {"pred", "preds", "predicted", "prediction", "predictions", "yhat", "guess", "assigned", "accept"}
 TRUTH_WORDS = {"true", "truth", "actual", "gold", "label", "labels", "observed", "target", "outcome", "expected"}
 SCORE_WORDS = {"prob", "probs", "proba", "probability", "probabilities", "score", "scores", "confidence", "risk"}
 ERROR_WORDS = {"error", "errors", "wrong", "incorrect", "mistake", "miss"}
