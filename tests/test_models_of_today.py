@@ -99,6 +99,18 @@ def test_quantised_layers_have_logits_and_no_derivatives() -> None:
     assert any("quantised as they run" in note for note in written.notes)
 
 
+@pytest.mark.parametrize(("name", "first"), [("Linear8bitLt", "curvature"), ("Linear4bit", "train")])
+def test_layers_of_bitsandbytes_have_no_second_derivative(name: str, first: str) -> None:
+    """Those of 8 bits can be trained around, as adapters are; those of 4 bits have a state that does not load again."""
+    kind = type(name, (nn.Linear,), {"__module__": "bitsandbytes.nn.modules"})
+    model = nn.Sequential(nn.Linear(8, 8), kind(8, 8), nn.Linear(8, 3)).eval()
+    for call in CALLS:
+        if call == "logits" or (call == "train" and first != "train"):
+            CALLS[call](model, (X, Y))
+        else:
+            assert "quantised, first '1'" in refused(call, model)
+
+
 @pytest.mark.regression
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_in_python_is_converted_with_a_note(dtype: torch.dtype) -> None:
@@ -267,6 +279,15 @@ def test_a_folder_of_a_newer_transformers_says_so(settings: dict[str, Any]) -> N
         checkpoint.load(path)
     assert "written by transformers 99.1.0.dev0" in caught.value.fix
     assert "pip install -U 'transformers>=99.1.0.dev0'" in caught.value.fix
+
+
+@extra
+@pytest.mark.regression
+def test_a_quantised_folder_says_what_to_install() -> None:
+    path = folder("m", quantization_config={"quant_method": "hqq"})
+    with pytest.raises(InputError, match="HQQ") as caught:
+        checkpoint.load(path)
+    assert caught.value.fix == "install what it names, or pass the network as it was before quantisation"
 
 
 @extra

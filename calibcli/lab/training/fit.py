@@ -353,12 +353,11 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         trust=setup.trust,
         **options,
     )
-    # on a CPU the fused kernels that have one derivative elsewhere have none
-    derivatives: Any = 2 if devices.pick(setup.device).type == "cpu" else 1
+    where = devices.pick(setup.device)
     if isinstance(setup.model, nn.Module):
         if setup.arch or setup.arch_file or setup.init == "fresh":
             raise UsageError("a module has its architecture and its weights", "leave arch, arch_file and init out")
-        given = checkpoint.of(setup.model).with_gradients(derivatives)
+        given = checkpoint.of(setup.model).with_gradients(1, where)
         parts = rows(embeds=checkpoint.embeds(given.model))
         parts.notes.extend(given.notes)
         return Start(given.model, given.architecture, False, source=given.source), parts
@@ -368,7 +367,7 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         if setup.embeddings is not None:
             raise UsageError("--embeddings with a checkpoint, which has its vectors", "leave it out")
         loaded = checkpoint.load(model_name, **setup.fields_of(reading_options.NetworkOptions))
-        loaded = loaded.with_gradients(derivatives)
+        loaded.with_gradients(1, where)
         parts = rows(named=loaded.data, classes=loaded.classes, start=loaded.metadata, **loaded.preparing)
         fresh = setup.init == "fresh"
         model = _drawn(setup, loaded.architecture) if fresh else loaded.model

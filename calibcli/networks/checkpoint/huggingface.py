@@ -82,7 +82,9 @@ def _model(path: Path, transformers: Any, adapter: Path | None) -> LibraryModel:
     if usable.fused(asked):  # kernels without float32, or without derivatives: transformers chooses another
         config._attn_implementation = None
     _refuse_missing(path, architecture, config)
-    with _loading(path, "check its config.json"):
+    packed = getattr(config, "quantization_config", None) is not None
+    fix = f"install what it names, or {usable.UNQUANTISED}" if packed else "check its config.json"
+    with _loading(path, fix):
         network, stored, report = _weights(path, architecture, config, bool(changes))
     lacking = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
     given = {key.replace(".modules_to_save.", ".") for key in changes}
@@ -106,7 +108,8 @@ def _model(path: Path, transformers: Any, adapter: Path | None) -> LibraryModel:
         home = adapter if own else path
         free = sum(p.numel() for p in network.parameters() if p.requires_grad)
         notes.append(f"the adapter changes {path}; its {free:,} parameters are those that can be trained")
-    return LibraryModel(name, _labels(config), _own(home, config, network, taken), notes, model=network.float())
+    whole = network if getattr(network, "is_quantized", False) else network.float()  # packed weights have no such form
+    return LibraryModel(name, _labels(config), _own(home, config, network, taken), notes, model=whole)
 
 
 def _config(path: Path) -> Any:

@@ -78,8 +78,8 @@ class Checkpoint:
             rows.notes.append(f"the model does not name its classes: those of the data set are numbered as {order}")
         return dataset.in_order(rows, self.classes)
 
-    def with_gradients(self, derivatives: usable.Derivatives = 1) -> Checkpoint:
-        """Return the checkpoint itself, if its model has so many derivatives.
+    def with_gradients(self, derivatives: usable.Derivatives = 1, device: torch.device | None = None) -> Checkpoint:
+        """Return the checkpoint itself, if its model has so many derivatives on the device.
 
         Raises:
             InputError: the model is an ONNX graph, which has none, or is refused by `usable`.
@@ -87,7 +87,7 @@ class Checkpoint:
         if isinstance(self.model, Graph):
             problem = f"{self.source} is an ONNX graph, which has no gradients"
             raise InputError(problem, "pass the PyTorch checkpoint that it was exported from; calib logits takes it")
-        usable.refuse(self.model, derivatives)
+        usable.refuse(self.model, derivatives, device)
         return self
 
     @property

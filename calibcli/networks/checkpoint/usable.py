@@ -11,6 +11,7 @@ from calibcli.core.errors import InputError
 
 Derivatives = Literal[0, 1, 2]
 SHARDED = {"FullyShardedDataParallel", "FSDPModule", "DTensor"}  # by name: their modules take long to import
+OTHERS = ("bitsandbytes.nn.modules.Linear4bit", "bitsandbytes.")  # that cannot be trained around; have no second one
 UNQUANTISED = "pass the network as it was before quantisation"
 GATHER = (
     "gather them into a network that is not sharded: from torch.distributed.checkpoint.state_dict import"
@@ -19,15 +20,16 @@ GATHER = (
 )
 
 
-def refuse(model: nn.Module, derivatives: Derivatives = 0) -> None:
+def refuse(model: nn.Module, derivatives: Derivatives = 0, device: torch.device | None = None) -> None:
     """Refuse a network whose weights are not at hand, or that has not so many derivatives.
 
     Args:
         derivatives: how many are wanted: none for logits, one to train, two for curvature.
+        device: where it will be trained.
 
     Raises:
-        InputError: weights that are sharded, offloaded, or on the device meta; with derivatives quantised layers; with
-            two of them attention whose kernels have one.
+        InputError: weights that are sharded, offloaded, or on the device meta; with derivatives quantised layers, and
+            attention whose kernels have none, or not two.
     """
     tensors = [*model.parameters(), *model.buffers()]
     if any(kind.__name__ in SHARDED for part in (*model.modules(), *tensors) for kind in type(part).__mro__):
@@ -39,19 +41,20 @@ def refuse(model: nn.Module, derivatives: Derivatives = 0) -> None:
             raise InputError("the weights of the network are offloaded to memory or disk", fix)
         fix = "make the network on the CPU, or model.to_empty(device='cpu') and then model.load_state_dict(weights)"
         raise InputError("the weights of the network are on the device meta, which holds no numbers", fix)
-    if derivatives and (name := quantised(model)) is not None:
-        problem = f"the layers of the network are quantised, first '{name}': they have no gradient in their weights"
+    if derivatives and (name := quantised(model, *OTHERS[:derivatives])) is not None:
+        problem = f"the layers of the network are quantised, first '{name}': they have too few derivatives"
         raise InputError(problem, UNQUANTISED)
-    if derivatives == 2 and (asked := _fused_attention(model)):
+    none = derivatives == 1 and device is not None and device.type == "cpu"  # where such kernels have no backward pass
+    if (derivatives == 2 or none) and (asked := _fused_attention(model)):
         fix = "load it with attn_implementation='sdpa', or call model.set_attn_implementation('sdpa')"
         problem = f"attention runs in {asked}, which has no second derivative, and on a CPU no first one"
         raise InputError(problem, fix)
 
 
-def quantised(model: nn.Module) -> str | None:
-    """Return the name of the first layer whose weights are packed integers of torch, or None."""
-    packed = (name for name, module in model.named_modules() if ".quantized." in type(module).__module__)
-    return next(packed, None)
+def quantised(model: nn.Module, *others: str) -> str | None:
+    """Return the name of the first layer whose weights are packed integers of torch, or of other libraries, or None."""
+    layers = ((name, f"{type(m).__module__}.{type(m).__name__}") for name, m in model.named_modules())
+    return next((name for name, kind in layers if any(part in kind for part in (".quantized.", *others))), None)
 
 
 def fused(attention: str | None) -> bool:
