@@ -107,7 +107,7 @@ def _model(path: Path, transformers: Any, adapter: Path | None) -> LibraryModel:
         own = any((adapter / file).is_file() for file in TOKENIZERS) or processor.description(adapter)
         home = adapter if own else path
         free = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        notes.append(f"the adapter changes {path}; its {free:,} parameters are those that can be trained")
+        notes.append(f"{free:,} parameters can be trained: those of the adapter")
     whole = network if getattr(network, "is_quantized", False) else network.float()  # packed weights have no such form
     return LibraryModel(name, _labels(config), _own(home, config, network, taken), notes, model=whole)
 

@@ -159,7 +159,9 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
     if whole:
         with unchanged(*members(whole)):
             hf = huggingface.model(whole, adapter)
-        model, architecture, notes = hf.model, hf.architecture, hf.notes
+            model, architecture, notes = hf.model, hf.architecture, hf.notes
+            if adapter:
+                notes = [f"the adapter changes {whole} (sha256 {fingerprint(whole)[:16]})", *notes]
         preparation, classes = hf.preparation, hf.classes
         config = getattr(getattr(model, "config", None), factory.KEY, None)  # which fine-tuning hands on
         if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
