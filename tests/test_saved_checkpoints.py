@@ -145,7 +145,7 @@ def test_refused_by_name(
 def test_a_quantised_network_has_logits_and_no_curvature(net: Any) -> None:
     model = net.quantised().eval()
     weights.finite(model, "quantised")
-    with pytest.raises(InputError, match="no trainable parameters"):
+    with pytest.raises(InputError, match="layers of the network are quantised"):
         measure(model, (torch.randn(6, 4), torch.arange(6) % 3), "lambda_max")
 
 

@@ -188,9 +188,10 @@ def of(given: Path) -> Result | None:
     weights = path.name.startswith("adapter_model.")
     if split or not (model or weights or path.suffix == ".onnx" or inside):
         return None
-    from calibcli.networks.checkpoint.loading import adapter, fingerprint, members
+    from calibcli.networks.checkpoint import adapters
+    from calibcli.networks.checkpoint.loading import fingerprint, members
 
-    if folder := adapter(path):
+    if folder := adapters.folder_of(path):
         return _adapter(path, folder)
     if not (model or path.suffix == ".onnx"):
         return None  # weights without a description of their model
@@ -259,7 +260,8 @@ def _described(path: Path, sha256: str, kind: str, used_by: str, facts: dict[str
 def _adapter(path: Path, folder: Path) -> Result:
     """Describe an adapter, which peft saves: a change to the weights of another model."""
     from calibcli.networks.checkpoint import processor
-    from calibcli.networks.checkpoint.loading import MERGE, fingerprint, members
+    from calibcli.networks.checkpoint.adapters import MERGE
+    from calibcli.networks.checkpoint.loading import fingerprint, members
 
     config = processor.read_json(folder / "adapter_config.json")
     facts = {
@@ -267,8 +269,9 @@ def _adapter(path: Path, folder: Path) -> Result:
         "kind": config.get("peft_type"),
         **_weights(members(folder)),
     }
-    used_by = "none: it changes a model that is stored elsewhere"
-    return _described(path, fingerprint(folder), "an adapter of peft", used_by, facts, [MERGE])
+    used_by = "logits, curvature, fit"
+    beside = "it is added by peft to the folder of its model (--arch FOLDER, if that lies elsewhere than it says)"
+    return _described(path, fingerprint(folder), "an adapter of peft", used_by, facts, [f"{beside}; or {MERGE}"])
 
 
 def _folder(home: Path) -> tuple[dict[str, Any], list[str]]:

@@ -21,6 +21,7 @@ from calibcli.core.files import atomic, known_suffix
 from calibcli.networks import device as devices
 from calibcli.networks.architectures.registry import logits as logits
 from calibcli.networks.architectures.registry import outputs
+from calibcli.networks.checkpoint import usable
 from calibcli.networks.dataset import Dataset, tight
 from calibcli.networks.user_code import FAILURES
 from calibcli.scores.files.roles import FOLDED
@@ -82,15 +83,16 @@ def check(data: Dataset, model: nn.Module, kind: str | None = None, drawn: bool 
             run = outputs_of(model, dtype)
             out = _together(run, min(FIRST, len(data)))
             off, why = unsteady(run, out)
-            if why == BESIDE and tensors and dtype != torch.float64 and off <= 100 * SAME:
+            packed = usable.quantised(model) is not None  # whose layers have no form in float64
+            if why == BESIDE and tensors and dtype != torch.float64 and off <= 100 * SAME and not packed:
                 wide = copy.deepcopy(model).double()  # a difference that vanishes is rounding
                 off = unsteady(outputs_of(wide, torch.float64), _together(outputs_of(wide, torch.float64), len(out)))[0]
                 why = why if off > SAME / 10 else ""
-            graded = any(p.requires_grad for p in model.parameters())
+            graded = any(p.requires_grad for p in model.parameters()) and not packed
             if why == BESIDE and off <= QUANTISED and not graded:
                 data.notes.append(f"{BESIDE}, by {off:.1g} of its size, as with weights that are quantised as they run")
             elif why:
-                raise InputError(why, STILL if why == RANDOM else ROWS)
+                raise InputError(why, STILL if why == RANDOM else usable.UNQUANTISED if packed else ROWS)
             if kind is None and (problem := unit_interval(out)) and not _linear(model, run, out):
                 raise InputError(problem, NO_LOGITS)
     except CalibError:

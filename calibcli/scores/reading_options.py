@@ -196,7 +196,9 @@ class NetworkOptions:
     """Options of `checkpoint.load`."""
 
     arch: str | None = option(
-        None, "Architecture: resnet:depth=20 (calib list architectures), timm:NAME, torchvision:NAME or module:factory."
+        None,
+        "Architecture: resnet:depth=20 (calib list architectures), timm:NAME, torchvision:NAME or module:factory; of an"
+        " adapter, the folder of its model.",
     )
     arch_file: str | None = option(None, "Architecture from your own file: net.py:factory.")
     trust: bool = option(False, "Allow files that hold code (pickles, TorchScript, .pt2).")

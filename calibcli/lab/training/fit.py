@@ -353,17 +353,21 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         trust=setup.trust,
         **options,
     )
+    where = devices.pick(setup.device)
     if isinstance(setup.model, nn.Module):
         if setup.arch or setup.arch_file or setup.init == "fresh":
             raise UsageError("a module has its architecture and its weights", "leave arch, arch_file and init out")
-        start = Start(setup.model, type(setup.model).__name__, False, source=checkpoint.IN_MEMORY)
-        return start, rows(embeds=checkpoint.embeds(setup.model))
+        given = checkpoint.of(setup.model).with_gradients(1, where)
+        parts = rows(embeds=checkpoint.embeds(given.model))
+        parts.notes.extend(given.notes)
+        return Start(given.model, given.architecture, False, source=given.source), parts
     model_name = str(setup.model)
     checkpointed = Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name)
     if checkpointed:
         if setup.embeddings is not None:
             raise UsageError("--embeddings with a checkpoint, which has its vectors", "leave it out")
-        loaded = checkpoint.load(model_name, **setup.fields_of(reading_options.NetworkOptions)).with_gradients()
+        loaded = checkpoint.load(model_name, **setup.fields_of(reading_options.NetworkOptions))
+        loaded.with_gradients(1, where)
         parts = rows(named=loaded.data, classes=loaded.classes, start=loaded.metadata, **loaded.preparing)
         fresh = setup.init == "fresh"
         model = _drawn(setup, loaded.architecture) if fresh else loaded.model

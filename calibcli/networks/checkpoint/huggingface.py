@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from calibcli.core.errors import InputError, refusing
-from calibcli.networks.checkpoint import processor
+from calibcli.networks.checkpoint import adapters, processor, usable
 from calibcli.networks.checkpoint.processor import LibraryModel
 from calibcli.networks.dataset.library_preparation import VOCABULARY, PicturePreparation, Preparation, TextPreparation
 from calibcli.networks.user_code import FAILURES
@@ -41,8 +41,11 @@ def is_model(path: Path) -> bool:
     return os.path.isfile(path / "config.json")
 
 
-def model(path: Path) -> LibraryModel:
+def model(path: Path, adapter: Path | None = None) -> LibraryModel:
     """Load the classifier of a folder, in float32.
+
+    Args:
+        adapter: the folder of an adapter that is added to it. Its own head and its own tokenizer then come first.
 
     Raises:
         InputError: transformers is missing, the model is not a classifier of one class per row, it needs code, or
@@ -53,45 +56,81 @@ def model(path: Path) -> LibraryModel:
         import transformers
     transformers.utils.logging.disable_progress_bar()
     with _loading(path, "check its config.json"):
-        return _model(path, transformers)
+        return _model(path, transformers, adapter)
 
 
-def _model(path: Path, transformers: Any) -> LibraryModel:
+def _model(path: Path, transformers: Any, adapter: Path | None) -> LibraryModel:
     config = _config(path)
     name = next(iter(config.architectures or []), "")
+    changes = adapters.tensors(adapter) if adapter else {}
+    if (trained := adapters.classes(changes)) is not None:
+        mapping = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+        if not name.endswith(HEADS) and type(config) in mapping:  # a language model under a head of the adapter
+            name = mapping[type(config)].__name__
+        if trained != config.num_labels:
+            config.num_labels = trained
     with _loading(path, "check the installation: torchvision must be made for this torch, or not be there"):
         architecture = getattr(transformers, name, None)
+    if architecture is None and name.endswith(HEADS):
+        problem = f"{path} is a '{name}', which transformers {transformers.__version__} does not have"
+        raise InputError(problem, _of_version(path, "check its config.json"))
     if architecture is None or not name.endswith(HEADS):
         heads = ", ".join(f"...{head}" for head in HEADS)
         raise InputError(f"{path} is a '{name or 'model without a head'}', not a classifier", f"pass one of {heads}")
     _refuse_problem(path, config)
+    asked = config._attn_implementation
+    if usable.fused(asked):  # kernels without float32, or without derivatives: transformers chooses another
+        config._attn_implementation = None
     _refuse_missing(path, architecture, config)
-    with _loading(path, "check its config.json"):
-        network, stored, report = _weights(path, architecture, config)
-    missing = [key for key in report["missing_keys"] if not key.endswith("position_ids")]
+    packed = getattr(config, "quantization_config", None) is not None
+    fix = f"install what it names, or {usable.UNQUANTISED}" if packed else "check its config.json"
+    with _loading(path, fix):
+        network, stored, report = _weights(path, architecture, config, bool(changes))
+    lacking = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
+    given = {key.replace(".modules_to_save.", ".") for key in changes}
+    missing = [k for k in lacking if not k.endswith("position_ids") and f"base_model.model.{k}" not in given]
     if missing:
         fix = "save the whole model: model.save_pretrained(folder)"
         problem_text = f"{path} lacks {len(missing)} weights of {name}, first '{missing[0]}'"
         raise InputError(f"{problem_text}: transformers would draw them at random", fix)
     notes = [f"weights stored as {dtype} were converted to float32" for dtype in sorted(stored - {"float32"})]
+    if usable.fused(asked):
+        chosen = getattr(network.config, "_attn_implementation", "another form")
+        notes.append(f"config.json names {asked}; attention runs in {chosen} instead")
     if report["unexpected_keys"]:
         left = sorted(report["unexpected_keys"])
         notes.append(f"{len(left)} tensors that {name} does not have were left out, such as '{left[0]}'")
     taken = inspect.signature(network.forward).parameters
-    return LibraryModel(name, _labels(config), _own(path, config, network, taken), notes, model=network.float())
+    home = path
+    if adapter:
+        network = adapters.added(network, adapter, changes)
+        own = any((adapter / file).is_file() for file in TOKENIZERS) or processor.description(adapter)
+        home = adapter if own else path
+        free = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        notes.append(f"{free:,} parameters can be trained: those of the adapter")
+    whole = network if getattr(network, "is_quantized", False) else network.float()  # packed weights have no such form
+    return LibraryModel(name, _labels(config), _own(home, config, network, taken), notes, model=whole)
 
 
 def _config(path: Path) -> Any:
     """Read the configuration, as one of the classes of transformers itself.
 
     Raises:
-        InputError: it is damaged, or needs code that transformers does not have.
+        InputError: it is damaged, or needs code that transformers does not have, or settings that it would ignore.
     """
+    import transformers
+
     content = processor.read_json(path / "config.json")
     processor.refuse_code(path / "config.json", content)
     _refuse_huge(path, content)
     fix = "build it in code of yours: --arch-file net.py:make" if "auto_map" in content else "check its config.json"
-    return _made("AutoConfig", path, fix)
+    config, here = _made("AutoConfig", path, fix), transformers.__version__
+    old = _numbers(here) < (5,) and "rope_theta" not in content
+    rope = content.get("rope_parameters") if old else None  # which an old version ignores without a word
+    if rope and (rope.get("rope_theta"), rope.get("rope_type")) != (getattr(config, "rope_theta", None), "default"):
+        problem = f"{path / 'config.json'} has rope_parameters, which transformers {here} ignores"
+        raise InputError(problem, _of_version(path, "install transformers 5"))
+    return config
 
 
 def _made(kind: str, path: Path, fix: str) -> Any:
@@ -114,10 +153,34 @@ def _loading(path: Path, fix: str) -> Iterator[None]:
     before = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
-        with refusing(_failures(), problem, fix), warnings.catch_warnings(action="ignore"):
+        with refusing(_failures(), problem, _of_version(path, fix)), warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.set_verbosity(before)
+
+
+def _of_version(path: Path, fix: str) -> str:
+    """Add to `fix` the version of transformers that wrote a folder, if it is a newer one, or an older major version."""
+    import transformers
+
+    here, written = transformers.__version__, ""
+    with contextlib.suppress(InputError):  # a damaged file, which is refused where it is read
+        written = str(processor.read_json(path / "config.json").get("transformers_version"))
+        written = written if re.fullmatch(r"[0-9]{1,4}(\.[0-9a-z]{1,9}){1,4}", written) else ""
+        # a class of tokenizers that only version 5 has, also where it was saved beside the model of an older one
+        if processor.read_json(path / "tokenizer_config.json").get("tokenizer_class") == "TokenizersBackend":
+            written = max(written, "5.0.0", key=_numbers)
+    was = f"it was written by transformers {written}, and {here} is installed"
+    if _numbers(written) > _numbers(here):
+        return f"{was}: pip install -U 'transformers>={written}'; if that does not help, {fix}"
+    if written and _numbers(written)[0] < _numbers(here)[0]:
+        return f"{fix}; {was}: if the old one loads it, save it again with that, as safetensors"
+    return fix
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the first three numbers of a version, (0,) for none."""
+    return tuple(map(int, re.findall(r"\d+", version)[:3])) or (0,)
 
 
 def _failures() -> tuple[type[BaseException], ...]:
@@ -167,11 +230,19 @@ def _refuse_missing(path: Path, architecture: Any, config: Any) -> None:
         raise InputError(problem, "check its config.json, or fetch all of its weights")
 
 
-def _weights(path: Path, architecture: Any, config: Any) -> tuple[nn.Module, set[str], Mapping[str, Any]]:
-    """Load the model in float32; also the stored types of its weights, and the loading report of transformers."""
+def _weights(
+    path: Path, architecture: Any, config: Any, replaced: bool
+) -> tuple[nn.Module, set[str], Mapping[str, Any]]:
+    """Load the model in float32; also the stored types of its weights, and the loading report of transformers.
+
+    Args:
+        replaced: whether an adapter may have weights of other sizes, for the same names.
+    """
     from calibcli.networks.checkpoint import containers, weights
 
     options = {"config": config, "torch_dtype": torch.float32, "output_loading_info": True}
+    if replaced:
+        options["ignore_mismatched_sizes"] = True  # which are reported, and refused where the adapter lacks them
     if any(path.glob("*.safetensors")):
         network, report = architecture.from_pretrained(path, local_files_only=True, use_safetensors=True, **options)
         return network, _stored(path), report

@@ -16,7 +16,7 @@ from calibcli.core.errors import InputError, UsageError, refusing
 from calibcli.core.files import reading, sha256, unchanged
 from calibcli.core.options import exclusive
 from calibcli.networks import dataset
-from calibcli.networks.checkpoint import factory, huggingface, processor, weights
+from calibcli.networks.checkpoint import adapters, factory, huggingface, processor, usable, weights
 from calibcli.networks.checkpoint.containers import CheckpointContents, Graph, read
 from calibcli.networks.checkpoint.factory import build, canonical, is_built_in, sized
 from calibcli.networks.checkpoint.weights import likely
@@ -78,15 +78,16 @@ class Checkpoint:
             rows.notes.append(f"the model does not name its classes: those of the data set are numbered as {order}")
         return dataset.in_order(rows, self.classes)
 
-    def with_gradients(self) -> Checkpoint:
-        """Return the checkpoint itself, if its model has gradients.
+    def with_gradients(self, derivatives: usable.Derivatives = 1, device: torch.device | None = None) -> Checkpoint:
+        """Return the checkpoint itself, if its model has so many derivatives on the device.
 
         Raises:
-            InputError: the model is an ONNX graph, which has none.
+            InputError: the model is an ONNX graph, which has none, or is refused by `usable`.
         """
         if isinstance(self.model, Graph):
             problem = f"{self.source} is an ONNX graph, which has no gradients"
             raise InputError(problem, "pass the PyTorch checkpoint that it was exported from; calib logits takes it")
+        usable.refuse(self.model, derivatives, device)
         return self
 
     @property
@@ -123,7 +124,8 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
 
     Args:
         path: file or folder; `model.pt#ema` takes the entry `ema` of a nested dict, or the names with that prefix.
-        arch, arch_file: the architecture (see `build`); needed unless the file names a built-in one.
+        arch, arch_file: the architecture (see `build`); needed unless the file names a built-in one. For an adapter
+            `arch` may be the folder of the model that it changes.
         trust: allow containers that hold code (pickled modules, TorchScript, `torch.export`).
 
     Raises:
@@ -144,23 +146,32 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
     from_library = _preprocess_of(home) if home else {}
     timm = processor.timm_config(home) if home else {}
     given = arch is not None or arch_file is not None
-    if not given and (found_adapter := adapter(home or file)):
-        raise InputError(f"{found_adapter} holds an adapter, which changes a model that is stored elsewhere", MERGE)
+    adapter = adapters.folder_of(home or file)
+    if adapter and given and not (arch and huggingface.is_model(Path(arch))):
+        adapter = None  # its tensors are those of a network of the user's
     whole = home if home and not given and not timm and huggingface.is_model(home) else None
+    if adapter:
+        whole = adapters.base(adapter, arch)
     if whole and key:
         raise UsageError(f"{whole} is a folder of one network", f"leave out #{key}")
     contents = CheckpointContents("Hugging Face folder") if whole else read(file, trust=trust)
     preparation, classes, prefix = Preparation(), contents.metadata.get("classes"), ""
     if whole:
-        hf = huggingface.model(whole)
-        model, architecture, notes = hf.model, hf.architecture, hf.notes
+        with unchanged(*members(whole)):
+            hf = huggingface.model(whole, adapter)
+            model, architecture, notes = hf.model, hf.architecture, hf.notes
+            if adapter:
+                notes = [f"the adapter changes {whole} (sha256 {fingerprint(whole)[:16]})", *notes]
         preparation, classes = hf.preparation, hf.classes
         config = getattr(getattr(model, "config", None), factory.KEY, None)  # which fine-tuning hands on
         if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
             from_library["folded"] = dict(config["folded"])
     elif contents.modules and not given:
         model, prefix, notes = weights.module(contents.modules, str(file), key)
-        architecture, notes = contents.container, notes + _widened(model)
+        usable.refuse(model)
+        architecture, notes = contents.container, notes + usable.conversions(model)
+        if usable.conversions(model):
+            model.float()
         if isinstance(model, Graph):
             preparation, classes, from_library = beside(file, model.taken, model)
     elif home and timm and not given:
@@ -213,16 +224,6 @@ def _preprocess_of(folder: Path) -> dict[str, Any]:
     return {"preprocess": preprocess} if preprocess else {}
 
 
-def _widened(module: nn.Module) -> list[str]:
-    """Convert half precision weights to float32, in place, with a note for each dtype."""
-    narrow = {p.dtype for p in module.parameters()} & {torch.float16, torch.bfloat16}
-    if narrow:
-        module.float()
-    return [f"weights stored as {_name(dtype)} were converted to float32" for dtype in sorted(narrow, key=str)]
-
-
-ADAPTER = "adapter_config.json"
-MERGE = "merge both: model.merge_and_unload().save_pretrained(folder)"
 STANDARD = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -231,12 +232,6 @@ def folder_of(file: Path) -> Path | None:
     if os.path.isdir(file):
         return file
     return file.parent if file.name in STANDARD and huggingface.is_model(file.parent) else None
-
-
-def adapter(path: Path) -> Path | None:
-    """Return the folder of a peft adapter (which changes a model stored elsewhere): `path` or its parent; else None."""
-    folder = path.parent if path.name.startswith("adapter_model.") else path
-    return folder if (folder / ADAPTER).is_file() else None
 
 
 def members(path: Path) -> list[Path]:
@@ -356,7 +351,8 @@ def of(
         data: None if no data set was named either, which is then said with a missing architecture.
 
     Raises:
-        InputError: the file is refused.  UsageError: an architecture was passed with a module.
+        InputError: the file is refused, or the module (`usable`).
+        UsageError: an architecture was passed with a module.
         TypeError: `model` is neither a module nor a path.
     """
     if not isinstance(model, nn.Module):
@@ -370,4 +366,5 @@ def of(
             raise UnknownArchitecture(f"{error.problem}, nor its data", f"{error.fix}; and pass --data FILE") from None
     if arch or arch_file:
         raise UsageError("a module has its architecture", "leave arch and arch_file out")
-    return Checkpoint(model, type(model).__name__, {}, IN_MEMORY, "", "module")
+    usable.refuse(model)
+    return Checkpoint(model, type(model).__name__, {}, IN_MEMORY, "", "module", notes=usable.conversions(model))

@@ -363,7 +363,7 @@ def opened(
     **rows: Any,
 ) -> tuple[checkpoint.Checkpoint, Dataset]:
     """Open model and data as `curvature` does, and check that they fit; `rows` are options of `dataset.load`."""
-    loaded = checkpoint.of(model, arch, arch_file, trust, data).with_gradients()
+    loaded = checkpoint.of(model, arch, arch_file, trust, data).with_gradients(2)
     dataset = loaded.open_data(data, "test", "validation", **rows, trust=trust)
     inference.check(dataset, loaded.model, kind)
     return loaded, dataset

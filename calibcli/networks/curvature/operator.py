@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.func import grad, vjp, vmap
@@ -323,8 +324,15 @@ class SecondDerivative:
         """
         devices.all_sum(total).div_(self.problem.layout.n)
         if not math.isfinite(float(total.sum())):
-            raise InputError("a Hessian-vector product is not finite", "look for NaN weights, or use --dtype float64")
+            raise self.not_finite("a Hessian-vector product")
         return total
+
+    def not_finite(self, what: str) -> InputError:
+        """The error to raise where `what` is not finite."""
+        if not (name := culprit(self.problem, self.scalar)):
+            return InputError(f"{what} is not finite", "look for NaN weights, or use --dtype float64")
+        fix = "keep it away from where its slope is infinite, as sqrt(x + 1e-12) does, or use --dtype float64"
+        return InputError(f"{what} is not finite: the gradient of '{name}' is not", fix)
 
     def drop(self) -> None:
         """Free the kept graphs."""
@@ -572,3 +580,42 @@ def mean_gradient(hessian: SecondDerivative) -> Gradient:
     correct = layout.groups / max(layout.groups - 1, 1)
     errors = torch.cat([along.square().sum()[None], squares]).mul_(correct).sqrt_().tolist()
     return Gradient(total, *errors)
+
+
+def culprit(problem: CurvatureProblem, scalar: Scalar) -> str:
+    """Name the first operation whose gradient, or the gradient of whose gradient, is not finite; "" if there is none.
+
+    `torch.autograd.detect_anomaly` would name another one where the gradient is infinite before it is NaN.
+    """
+    found: list[str] = []
+
+    def watched(node: Any) -> Callable[[Any, Any], None]:
+        def hook(after: Any, before: Any) -> None:
+            lost = [any(g is not None and not bool(g.isfinite().all()) for g in some) for some in (before, after)]
+            if lost == [False, True]:
+                found.append(re.sub(r"Backward\d*$", "", node.name()))
+
+        return hook
+
+    def backward(outputs: Sequence[torch.Tensor], along: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        open_nodes, seen = [t.grad_fn for t in outputs], set[Any]()
+        while open_nodes:
+            node = open_nodes.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                open_nodes += [next_node for next_node, _ in node.next_functions]
+        handles = [node.register_hook(watched(node)) for node in seen]
+        try:
+            return torch.autograd.grad(outputs, problem.tensors, along, create_graph=True, materialize_grads=True)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    for rows in problem.layout.batches(problem.layout.micro):
+        total = scalar(*problem.logits(rows))
+        gradients = backward([total], [torch.ones_like(total)])
+        if not found and (live := [g for g in gradients if g.requires_grad]):
+            backward(live, [torch.ones_like(g) for g in live])
+        if found:
+            return found[0]
+    return ""

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from calibcli.core.errors import InputError, UsageError, nearest
 from calibcli.networks import device as devices
 from calibcli.networks.architectures.registry import logits
+from calibcli.networks.checkpoint import usable
 from calibcli.networks.curvature.memory_plan import Layout, Memory, MemoryPlan
 from calibcli.networks.device import free_bytes
 
@@ -101,8 +102,10 @@ def prepare_model(model: nn.Module, device: torch.device, dtype: torch.dtype) ->
     """Copy a model to the device in eval mode, its floats in `dtype`; complex buffers stay complex.
 
     Raises:
-        InputError: a model that cannot be copied, complex parameters, or batch norm over the rows of a batch.
+        InputError: a model that `usable` refuses or that cannot be copied, complex parameters, or batch norm over the
+            rows of a batch.
     """
+    usable.refuse(model, 2)
     model = getattr(model, "_orig_mod", model)  # torch.compile's products have no second derivative
     try:
         prepared = copied(model).to(device)

@@ -207,7 +207,12 @@ def trace_estimate(
     """Make the estimate of a trace from the errors of its estimator and of its rows.
 
     `positive` says that the trace of every row is positive.
+
+    Raises:
+        InputError: it is not finite.
     """
+    if not math.isfinite(value):
+        raise engine.hessian.not_finite("the trace")
     (se, _), (sampling, _) = estimator, sample
     half, half_of_rows = (engine.shared.half_width(*error) for error in (estimator, sample))
     low, high = interval(value, math.hypot(half, half_of_rows), positive)

@@ -25,7 +25,7 @@ from calibcli.calibrators.program import NumPy, Operations
 from calibcli.core.errors import InputError, UsageError, refusing
 from calibcli.core.files import atomic, no_room, written
 from calibcli.networks import checkpoint, inference
-from calibcli.networks.checkpoint import containers, factory, weights
+from calibcli.networks.checkpoint import adapters, containers, factory, weights
 from calibcli.networks.dataset import Dataset
 from calibcli.networks.deploy._torch_program import logits_of, opened
 from calibcli.scores.likelihood import log_softmax
@@ -210,6 +210,8 @@ def write(job: ExportRequest) -> Shipped:
     assert job.model is not None
     if not job.model.exists():
         raise UsageError(f"'{job.model}' is no file or folder", "pass the checkpoint itself, with one state dict in it")
+    if adapters.folder_of(job.model):
+        raise InputError(f"{job.model} is an adapter, and the head is folded where a whole model is", adapters.MERGE)
     _only_tensors(job.model)
     loaded, rows, scaler = opened(job)
     name, head = _head(loaded.model, rows, str(job.model))
