@@ -235,9 +235,10 @@ def test_as_an_operator() -> None:
 def test_a_wrong_first_derivative_is_refused() -> None:
     """A backward pass that is not of the forward pass, as of what is rounded straight through."""
     model, x = through(Straight.apply)()
-    with pytest.raises(InputError) as caught:
-        measure(model, (x, torch.arange(N) % K), "lambda_max_ggn:by=differences")
-    assert "lambda_max_ggn" not in caught.value.fix
+    for spec, said in (("lambda_max_ggn", "gradient disagrees"), ("lambda_max", "second derivative disagrees")):
+        with pytest.raises(InputError, match=said) as caught:
+            measure(model, (x, torch.arange(N) % K), spec)
+        assert "lambda_max_ggn" not in caught.value.fix
 
 
 def test_the_fix_works_when_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

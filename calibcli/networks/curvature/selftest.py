@@ -93,10 +93,12 @@ def _check(problem: CurvatureProblem, loss: LogitLoss, first_order: bool) -> Sel
         result.double, result.difference = False, None
         try:
             result.asymmetry = _first_order(problem, loss, logits)
-        except InputError:
-            raise error from None
+        except (InputError, RuntimeError) as other:
+            if devices.is_out_of_memory(other):
+                raise
+            raise (other if first_order and isinstance(other, InputError) else error) from None
         if not first_order:
-            error.fix = f"ask for what needs none: -w lambda_max_ggn; or {error.fix}"
+            error.fix = f"ask for what needs none: -w lambda_max_ggn, or hessian(..., matrix='ggn'); or {error.fix}"
             raise
         result.notes.append(f"{error.problem}: what is asked for takes first derivatives alone")
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
@@ -108,7 +110,7 @@ def _first_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tenso
     """Compare Jᵀu of a backward pass with Jv of differences, u = Jv: the relative error. It also counts the graph.
 
     Raises:
-        InputError: outputs change, or the two disagree.
+        InputError: the two disagree.  RuntimeError: there is no backward pass.
     """
     rows, operator = _rows(problem), Differences(problem, loss)
     v = _normal([t.detach() for t in problem.tensors])
@@ -116,17 +118,13 @@ def _first_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tenso
         here = operator.at(rows)
     problem.graph_bytes = 2 * sum(sizes.values()) // len(rows)  # what is noted of kinks takes as much again
     slopes = operator.slopes(here, [p.to(problem.dtype) for p in v])[0]  # (n, K)
-    try:
-        gradients = torch.autograd.grad(here.logits, problem.tensors, slopes, materialize_grads=True)
-    except RuntimeError as error:
-        if devices.is_out_of_memory(error):
-            raise
-        raise InputError(f"the model has no derivative ({error})", "use operations with a backward pass") from None
+    gradients = torch.autograd.grad(here.logits, problem.tensors, slopes, materialize_grads=True)
     _refuse_without_gradient(problem, rows, logits, [*gradients])
     square = float(slopes.double().square().sum())
     off = abs(_dot([*gradients], [p.to(problem.dtype) for p in v]) - square) / max(square, 1e-300)
     if off > WRONG:
-        raise InputError(f"its gradient disagrees with a difference of outputs (relative error {off:.2g})", CUSTOM)
+        fix = "use operations whose backward pass is that of their forward pass (rounding straight through is not)"
+        raise InputError(f"the gradient disagrees with a difference of outputs (relative error {off:.2g})", fix)
     return off
 
 
