@@ -118,10 +118,14 @@ def _first_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tenso
         here = operator.at(rows)
     problem.graph_bytes = 2 * sum(sizes.values()) // len(rows)  # what is noted of kinks takes as much again
     slopes = operator.slopes(here, [p.to(problem.dtype) for p in v])[0]  # (n, K)
-    gradients = torch.autograd.grad(here.logits, problem.tensors, slopes, materialize_grads=True)
-    _refuse_without_gradient(problem, rows, logits, [*gradients])
+    found = torch.autograd.grad(here.logits, problem.tensors, slopes, allow_unused=True)
+    # a gradient of 0, as behind a dead channel, is one
+    _refuse_without_gradient(
+        problem, rows, logits, [logits.new_zeros(1) if g is None else g.new_ones(1) for g in found]
+    )
+    gradients = [torch.zeros_like(t) if g is None else g for t, g in zip(problem.tensors, found)]
     square = float(slopes.double().square().sum())
-    off = abs(_dot([*gradients], [p.to(problem.dtype) for p in v]) - square) / max(square, 1e-300)
+    off = abs(_dot(gradients, [p.to(problem.dtype) for p in v]) - square) / max(square, 1e-300)
     if off > WRONG:
         fix = "use operations whose backward pass is that of their forward pass (rounding straight through is not)"
         raise InputError(f"the gradient disagrees with a difference of outputs (relative error {off:.2g})", fix)
