@@ -184,6 +184,7 @@ def test_kinks_that_are_not_known_are_in_the_bound() -> None:
     true = float(torch.linalg.eigvalsh(dense(model, x, y))[-1])
     assert abs(e.value - true) <= e.detail["residual"]
     assert e.detail["residual"] > 1e-2 * true
+    assert "kinks that are not known" in e.reason
 
 
 def test_blocks_plans_losses_and_layers() -> None:

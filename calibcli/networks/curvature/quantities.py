@@ -37,6 +37,7 @@ FEWEST = 6  # products before an eigenvalue may count as found: a start vector m
 FEWEST_OUTSTANDING = 4  # the same for an eigenvalue that stands out: STANDS_OUT times the others, with a residual of
 STANDS_OUT, SURE = 4.0, 0.05  # at most SURE of it
 TRACE, TRACE_OF_RELATIVE = "Tr(H)", "Tr(|θ| H |θ|)"  # columns of the table per layer
+ROUGH = 0.05  # of an eigenvalue: a bound from which differences of the logits are said to be rough
 MISFIT = 1e-2  # relative difference from a certificate up to which the terms of rows are those of its eigenvalue
 
 
@@ -128,6 +129,10 @@ def _certified(engine: Engine, c: Certificate, run: Lanczos, reason: str, tol: f
     detail |= {"sampling_bias": c.bias, "products": run.products + c.products}
     if engine.problem.tf32 and c.residual > tol * max(abs(c.value), 0.01 * float(run.ritz().values.abs().max())):
         reason = reason or f"products in TF32 leave a relative error above {tol:g}: leave TF32 out"
+    if engine.hessian.how and c.residual > ROUGH * abs(c.value):
+        reason = (
+            reason or "differences are rough: the model rounds, or has kinks that are not known (try --dtype float64)"
+        )
     products = f"{run.products} Lanczos products" + (" and a true one" if c.products else "")
     how, high = f"{products}{engine.hessian.how}, which bound the error by {c.residual:.2g}", high + c.residual
     return Estimate(name="", value=c.value, low=low, high=high, se=c.sampling, how=how, reason=reason, detail=detail)
