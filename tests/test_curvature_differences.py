@@ -101,6 +101,7 @@ TWICE: dict[str, Callable[[], Made]] = {
     "tanh": through(torch.tanh),
     "relu in place": through(lambda x: F.relu(x, inplace=True)),
     "leaky, largest": through(lambda x: F.leaky_relu(x) + x.max(1, keepdim=True)[0] + x.max(dim=1).values[:, None]),
+    "whole numbers between": through(lambda x: F.relu(x) * x.detach().long().clamp(0, 1).to(x) + x.abs()),
     "pooled": lambda: (cnn(), torch.randn(N, 2, 6, 6)),
 }
 

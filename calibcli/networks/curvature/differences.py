@@ -50,10 +50,12 @@ class Choices(TorchFunctionMode):
         kwargs, name, more = kwargs or {}, getattr(func, "__name__", ""), args[1:]
         dim = kwargs.get("dim", more[0] if more else None) if name == "max" else None
         known = name.rstrip("_") in BENT or name in POOLED or isinstance(dim, int)
-        if not known or not args or any(isinstance(other, Tensor) for other in (*more, *kwargs.values())):
+        others = any(isinstance(other, Tensor) for other in (*more, *kwargs.values()))
+        if not known or not args or others or not args[0].is_floating_point():
             return func(*args, **kwargs)
-        x, chosen = args[0], next(self.again, None) if self.again else None
-        if chosen or self.again or not x.is_floating_point():
+        x = args[0]
+        if self.again:
+            chosen = next(self.again, None)
             return chosen(x) if chosen else func(*args, **kwargs)
         before = x.detach().clone()
         result = func(*args, **kwargs)
