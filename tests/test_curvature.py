@@ -21,6 +21,8 @@ ORACLES = {
     "lambda_max": lambda h, g, slope, theta: torch.linalg.eigvalsh(h)[-1],
     "lambda_min": lambda h, g, slope, theta: torch.linalg.eigvalsh(h)[0],
     "top": lambda h, g, slope, theta: torch.linalg.eigvalsh(h)[-1],
+    "lambda_max_ggn": lambda h, g, slope, theta: torch.linalg.eigvalsh(g)[-1],
+    "top_ggn": lambda h, g, slope, theta: torch.linalg.eigvalsh(g)[-1],
     "trace": lambda h, g, slope, theta: h.trace(),
     "trace_ggn": lambda h, g, slope, theta: g.trace(),
     "grad_norm": lambda h, g, slope, theta: slope.norm(),
@@ -33,6 +35,8 @@ EXACT = (
     "lambda_max:tol=1e-10",
     "lambda_min:tol=1e-10",
     "top:k=4,tol=1e-10",
+    "lambda_max_ggn:tol=1e-10",
+    "top_ggn:k=4,tol=1e-10",
     "trace:exact=true",
     "trace_ggn:exact=true",
     "grad_norm",
@@ -70,7 +74,7 @@ def test_against_the_explicit_hessian(name: str, gamma: float | None) -> None:
     result = measure(model, (inputs, labels), *EXACT, loss=loss, batch_size=8)
     for spec in EXACT:
         quantity = spec.partition(":")[0]
-        of = "k=1" if quantity == "top" else ""
+        of = "k=1" if quantity in ("top", "top_ggn") else ""
         agrees(result[spec, of].value, ORACLES[quantity](h, g, slope, theta))
     eigenvalues = torch.linalg.eigvalsh(h)
     for i in range(4):

@@ -73,7 +73,11 @@ def test_units_at_a_kink_are_noted_and_not_refused() -> None:
 def test_a_wrong_derivative_behind_a_kink_is_still_refused() -> None:
     model, x, y = fresh(nn.Tanh(), Layer()), torch.randn(8, 2, 7, 7).double(), torch.arange(8) % 3
     with pytest.raises(InputError, match=r"disagrees with a difference|not symmetric"):
-        measure(model, (x, y), "grad_norm")
+        measure(model, (x, y), "lambda_max")
+    _, g, gradient = dense(model, x, y, CrossEntropy())
+    found = measure(model, (x, y), "grad_norm", "lambda_max_ggn:tol=1e-8")  # its first derivative is right
+    assert found["grad_norm"].value == pytest.approx(float(gradient.norm()), rel=1e-9)
+    assert found["lambda_max_ggn"].value == pytest.approx(float(torch.linalg.eigvalsh(g)[-1]), rel=1e-8)
 
 
 def test_networks_away_from_kinks_have_no_such_note() -> None:

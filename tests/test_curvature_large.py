@@ -38,7 +38,7 @@ def test_a_large_model_is_tested_in_its_smaller_tensors(monkeypatch: pytest.Monk
     assert found.difference < 1e-3
     assert found.asymmetry < 1e-5
     with pytest.raises(InputError, match="disagrees with a difference"):
-        measure(Wrapped(Detached), (torch.randn(20, 4).double(), torch.arange(20) % 3), "grad_norm")
+        measure(Wrapped(Detached), (torch.randn(20, 4).double(), torch.arange(20) % 3), "lambda_max")
 
 
 def test_the_self_test_makes_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,7 @@ class TestEstimates:
             "trace:precision=0.05,probes=4": [h.trace(precision=0.05, probes=4)],
             "trace:exact=true": [h.trace(exact=True)],
             "trace_ggn": [g.trace()],
+            "top_ggn:k=2": g.top(2),
             "top:k=1": h.top(),
             "top:k=3,bound=estimate": h.top(3, bound="estimate"),
         }.items():
@@ -252,7 +253,7 @@ def test_refusals_are_those_of_curvature() -> None:
         assert said[0] == said[1]
     for call, about in (
         (lambda: operator(model, x, y, matrix="fisher"), "choose from: hessian, ggn"),
-        (lambda: operator(model, x, y, matrix="ggn").top(), "eigsh"),
+        (lambda: operator(model, x, y, matrix="ggn").top(0), "top_ggn:k=0 is out of range"),
         (lambda: operator(model, x, y, matrix="ggn").trace(probes=3), "no option 'probes'"),
         (lambda: operator(model, x, y).top(0), "top:k=0 is out of range"),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import calibcli
-from calibcli.networks.curvature import Tensors, measure, quantities
+from calibcli.networks.curvature import Tensors, engine, measure, quantities
 from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import Engine, Shared
 from calibcli.networks.curvature.ggn import _PairTrace, ggn_trace
@@ -102,7 +103,7 @@ def test_pairs_steeper_than_the_first_of_their_row_are_covered(often: float, mon
     truth = float((steepness * pairs.mass).sum()) / 300
     monkeypatch.setattr(_PairTrace, "norms_of", lambda self, wanted: norms[wanted])
     inside = 0
-    for seed in range(100):
+    for seed in range(60):
         found = ggn_trace(SimpleNamespace(tensors=[None]), None, pairs, None, target=0.02, seed=seed)  # type: ignore[arg-type]
         assert found.taken + found.drawn < 1200
         inside += abs(found.value - truth) <= float(stats.t.ppf(0.975, found.dof)) * found.se
@@ -318,3 +319,69 @@ def test_all_pairs_in_float32_are_known_to_their_rounding(
     assert low <= truth <= high
     assert 0 < high - low < 1e-4 * truth
     assert wide.estimates[0].detail["estimator_se"] == 0.0
+
+
+@pytest.mark.regression
+def test_one_number_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a piecewise linear network Tr(H) is Tr(G): one estimate in any order, the finest that is asked for."""
+    targets: list[tuple[float, bool]] = []
+    plain = engine.ggn_trace
+
+    def counted(*args: Any, target: float, exact: bool, **options: Any) -> Any:
+        targets.append((target, exact))
+        return plain(*args, target=target, exact=exact, **options)
+
+    monkeypatch.setattr(engine, "ggn_trace", counted)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 10)).double()
+    x, y = torch.randn(300, 4).double(), torch.arange(300) % 10
+    for specs in (
+        ("trace", "trace_ggn"),
+        ("trace_ggn", "trace"),
+        ("trace:precision=0.05", "trace_ggn:precision=0.01"),
+        ("trace_ggn:exact=true", "trace:precision=0.05"),
+    ):
+        targets.clear()
+        a, b = measure(model, (x, y), *specs).estimates
+        assert len(targets) == 1
+        assert (a.value, a.low, a.high) == (b.value, b.low, b.high)
+
+
+def test_how_says_what_a_precision_came_to() -> None:
+    """The standard error that was asked for, and the half width of the interval, which is about twice that."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 10)).double()
+    x, y = torch.randn(300, 4).double(), torch.arange(300) % 10
+    for spec in ("trace:precision=0.05", "trace_ggn:precision=0.05"):
+        (e,) = measure(model, (x, y), spec).estimates
+        said = re.search(
+            r"standard error (\S+) of the value, asked for 0.05; interval on these rows ± (\S+) of it", e.how
+        )
+        assert said is not None
+        assert float(said[1]) == pytest.approx(e.detail["estimator_se"] / e.value, rel=0.1)
+        assert float(said[2]) == pytest.approx((e.detail["estimator_high"] - e.value) / e.value, rel=0.1)
+    assert "asked" not in measure(model, (x, y), "trace").estimates[0].how
+
+
+@pytest.mark.slow
+def test_probes_that_stop_at_a_hundredth_cover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the rows say next to nothing against it, probes stop at 1 % of the trace: the interval still covers."""
+    monkeypatch.setattr(quantities, "SHARE", 0.0)
+    monkeypatch.setattr(engine, "SHARE", 0.0)
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(10, 10), nn.LayerNorm(10), nn.SiLU(), nn.Linear(10, 4)).double()
+    x, y = torch.randn(24, 10).double(), torch.arange(24) % 4
+    optimizer = torch.optim.Adam(model.parameters(), 2e-2)
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    true = float(dense(model, x, y, CrossEntropy())[0].trace())
+    problem = CurvatureProblem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64)
+    problem.classes, hits, errors = 4, 0, []
+    for seed in range(60):
+        (e,) = quantities.trace(Engine(Shared(problem, seed, 0.95, None), CrossEntropy())).estimates
+        hits += float(e.detail["estimator_low"]) <= true <= float(e.detail["estimator_high"])
+        errors.append(float(e.detail["estimator_se"]) / true)
+    assert hits >= 0.92 * len(errors)
+    assert 2e-3 < sum(errors) / len(errors) < 2e-2

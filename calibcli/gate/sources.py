@@ -37,7 +37,8 @@ from calibcli.scores.predictions import Ints, LeftOut, Predictions
 # Gates on recorded outputs: their metrics are computed here, with the bounds that PASS and FAIL need.
 
 SCALED = ("lambda_max", "trace", "fisher_rao", "adaptive_lambda", "adaptive_trace")  # also after a temperature
-CURVATURE = ("lambda_min", "top", "trace_ggn", "density", "grad_norm", *SCALED, *map("{} after".format, SCALED))
+OF_G = ("trace_ggn", "lambda_max_ggn", "top_ggn")
+CURVATURE = ("lambda_min", "top", "density", "grad_norm", *OF_G, *SCALED, *map("{} after".format, SCALED))
 FITTED = ("temperature", "gamma")
 BY_CLASS = "class"
 

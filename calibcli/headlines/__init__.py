@@ -62,6 +62,7 @@ Side = Literal["above", "below", "open"]
 OTHERS = {
     **{"lambda_max": "λmax", "lambda_min": "λmin", "temperature": "T", "lambda_max after": "λmax after"},
     **{"adaptive_lambda": "adaptive λmax", "adaptive_lambda after": "adaptive λmax after"},
+    **{"lambda_max_ggn": "Gauss-Newton λmax"},
 }
 """Names of numbers that are not in the registry of metrics."""
 MOST = 3  # items that a sentence lists before it counts the others

@@ -133,10 +133,10 @@ def measured(
     holding = held_signals() if devices.world() > 1 else contextlib.nullcontext()
     with second_order(problem.device, problem.model), problem.memory_errors(), holding as signals:
         certified = any(c.traits.certifies and c.options.get("bound") != "estimate" for c in choices)
-        test = check(problem, losses[0], by_group=certified)
+        test = check(problem, losses[0], certified, first_order=all(c.traits.first_order for c in choices))
         independent(problem)
         shared = Shared(problem, seed, level, progress, signals)
-        shared.by_row = terms is not None
+        shared.by_row, shared.double = terms is not None, test.double
         if any(c.traits.folds for c in choices):
             shared.head  # noqa: B018  # refused before anything is measured
         findings: list[tuple[LogitLoss, Choice[QuantityTraits], QuantityEstimates]] = []
@@ -158,7 +158,7 @@ def _run(
 ) -> list[tuple[Choice[QuantityTraits], QuantityEstimates]]:
     """Compute each choice, in the order that shares most work; the estimates come in the order asked."""
     shared = engine.shared
-    order = sorted(range(len(choices)), key=lambda i: choices[i].traits.order)
+    order = sorted(range(len(choices)), key=lambda i: _place(choices[i]))
     findings: dict[int, QuantityEstimates] = {}
     report = shared.progress
     for position, i in enumerate(order):
@@ -172,6 +172,15 @@ def _run(
     shared.progress = report
     engine.drop()
     return [(choices[i], findings[i]) for i in range(len(choices))]
+
+
+def _place(choice: Choice[QuantityTraits]) -> tuple[float | str, ...]:
+    """Where a choice comes in the order of measuring.
+
+    Of one order the finest comes first, as it serves the others, and `trace` before `trace_ggn`: unasked it is finer.
+    """
+    options = choice.options
+    return choice.traits.order, not options.get("exact"), options.get("precision") or 1.0, choice.name
 
 
 def _within(report: Progress, position: int, total: int) -> Callable[[float, str], None]:

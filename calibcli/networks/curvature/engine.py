@@ -15,6 +15,7 @@ from calibcli.core.errors import InputError
 from calibcli.core.memory import trim
 from calibcli.networks import device as devices
 from calibcli.networks.curvature import trace as traces
+from calibcli.networks.curvature.differences import gauss_newton
 from calibcli.networks.curvature.ggn import GGNTrace, ggn_trace
 from calibcli.networks.curvature.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights, parts, read
 from calibcli.networks.curvature.operator import Diagonals, SecondDerivative, hessian_scalar, rest_scalar, slope
@@ -54,6 +55,7 @@ class Shared:
         self.stopped = ""  # the interrupt that arrived (`measure` sets it): no new work, only what is known
         self.notes: list[str] = []
         self.basis = ""  # the memory plan of the Krylov runs, in words
+        self.double = True  # whether the model has second derivatives
         self.by_row = False  # whether the terms of rows are wanted beside the numbers
         self.known_quality: dict[str, float] = {}
 
@@ -167,8 +169,10 @@ class Engine:
     def __init__(self, shared: Shared, loss: LogitLoss, original: Engine | None = None) -> None:
         self.shared, self.problem, self.loss, self.original = shared, shared.problem, loss, original
         self.relative = False  # whether coordinates are relative changes of the parameters
+        self.ggn_alone = False  # whether `hessian` is G, and not H
         self.nudged: tuple[Engine, ...] = ()  # of a temperature: the same with a lower and a higher ln β
         self._views: dict[tuple[bool, float], Engine] = {}
+        self._gauss_newton: dict[bool, Engine] = {}
         self.named: dict[int, str] = {}  # rows that a note was written of
         self._certificates: dict[int, Certificate] = {}
         self._ggn: dict[tuple[float, bool], GGNTrace] = {}
@@ -204,6 +208,18 @@ class Engine:
                 view.nudged = tuple(self.view(relative=relative, after=True, nudge=d) for d in (-NUDGE, NUDGE))
         return self._views[relative, beta]
 
+    def gauss_newton(self, differences: bool) -> Engine:
+        """Return the engine whose `hessian` is G, by `differences` of logits or, where there are second ones, without.
+
+        Graphs that are kept of others are freed.
+        """
+        self.drop()
+        if differences not in self._gauss_newton:
+            engine = self._gauss_newton[differences] = Engine(self.shared, self.loss)
+            engine.hessian = gauss_newton(self.problem, self.loss, self.shared.double, differences)
+            engine.ggn_alone = True
+        return self._gauss_newton[differences]
+
     @cached_property
     def logits(self) -> torch.Tensor:
         """(N, K) logits of all rows, of the temperature that is folded in."""
@@ -225,7 +241,7 @@ class Engine:
     def drop(self) -> None:
         """Free the kept graphs of all forms of the problem."""
         self.hessian.drop()
-        for view in self._views.values():
+        for view in (*self._views.values(), *self._gauss_newton.values()):
             view.drop()
 
     @cached_property
@@ -330,8 +346,15 @@ class Engine:
                 chosen = [index % m, *near[: max(1, NEAR // (self._storage.itemsize * self.problem.size))]]
                 certificate = certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen])
             rounding = ROUNDING * torch.finfo(self.problem.dtype).eps * float(ritz.values.abs().max())
-            self._certificates[index] = replace(certificate, residual=certificate.residual + rounding)
+            off = rounding + self.product_error(index)
+            self._certificates[index] = replace(certificate, residual=certificate.residual + off)
         return self._certificates.get(index)
+
+    def product_error(self, index: int) -> float:
+        """Estimate by how much a product with Ritz vector `index` is off, beside rounding (see `Differences.error`)."""
+        run, ritz = self.krylov, self.krylov.ritz()
+        norm = float(ritz.values.abs().max())
+        return self.hessian.error(norm, lambda: run.vector(ritz.coordinates[:, index]).to(self.problem.device))
 
     @cached_property
     def splits(self) -> bool:
@@ -342,8 +365,8 @@ class Engine:
         return known_weights(self.loss, row, self.shared.labels[:1]) is not None
 
     def ggn(self, target: float, exact: bool = False) -> GGNTrace | None:
-        """Estimate Tr(G) to the relative standard error `target`; None after an interrupt."""
-        done = [g for (t, e), g in self._ggn.items() if t <= target and e >= exact]
+        """Estimate Tr(G) to the relative standard error `target`, or finer if it is known; None after an interrupt."""
+        done = [g for (t, e), g in self._ggn.items() if e or (t <= target and not exact)]
         if done or self.shared.stopped:
             return done[0] if done else next(iter(self._ggn.values()), None)
         s = self.shared
@@ -387,12 +410,12 @@ class Engine:
         """Whether λmax >= 0 is proved: the loss is convex in the logits, and they are linear in the last tensor.
 
         If all l >= 0 (but for rounding), vᵀA_n v = Σ_c l_nc (u_ncᵀv)² is not negative. The last tensor's block of H is
-        then that of G, which is not negative either.
+        then that of G, which is not negative either. For λmax of G the first is enough.
         """
         last = len(self.problem.tensors) - 1
         if self.problem.classes > MOST_CLASSES or bool((self.pairs[0].weights < -1e-12).any()):
             return False
-        return not bool(traces.has_curvature(self.shared.problem, self.shared.seed, [last])[0])
+        return self.ggn_alone or not bool(traces.has_curvature(self.shared.problem, self.shared.seed, [last])[0])
 
     @property
     def rest(self) -> Scalar:

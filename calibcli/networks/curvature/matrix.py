@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 import numpy as np
 import torch
@@ -23,9 +23,10 @@ from calibcli.core.result import Estimate, Result
 from calibcli.networks import device as devices
 from calibcli.networks import inference
 from calibcli.networks.curvature import check_arguments, measured, opened, posed
+from calibcli.networks.curvature.differences import gauss_newton
 from calibcli.networks.curvature.loss import LogitLoss, independent, name
 from calibcli.networks.curvature.memory_plan import Memory
-from calibcli.networks.curvature.operator import SecondDerivative, ggn_scalar, hessian_scalar
+from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
 from calibcli.networks.curvature.problem import CurvatureProblem, second_order
 from calibcli.networks.curvature.quantities import QUANTITIES, Bound
 from calibcli.networks.curvature.selftest import check
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 Matrix = Literal["hessian", "ggn"]
-SCALARS = {"hessian": hessian_scalar, "ggn": ggn_scalar}
 Real = TypeVar("Real", np.float32, np.float64)
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -109,7 +109,9 @@ class CurvatureOperator:
         self._unplanned = problem.plan
         device, model = problem.device, problem.model
         with devices.process_group(device), second_order(device, model), problem.memory_errors():
-            self.notes += check(problem, loss, by_group=False).notes
+            test = check(problem, loss, by_group=False, first_order=matrix == "ggn")
+            self.notes += test.notes
+            self._double = test.double
             independent(problem)
 
     def __repr__(self) -> str:
@@ -268,7 +270,9 @@ class CurvatureOperator:
 
     @cached_property
     def _derivative(self) -> SecondDerivative:
-        return SecondDerivative(self._problem, SCALARS[self.matrix](self._loss))
+        if self.matrix == "ggn":
+            return gauss_newton(self._problem, self._loss, self._double, differences=False)
+        return SecondDerivative(self._problem, hessian_scalar(self._loss))
 
     def drop(self) -> None:
         """Free the graphs that are kept between products; the next product makes them again.
@@ -332,7 +336,7 @@ class CurvatureOperator:
         """Estimate the k largest eigenvalues, largest first, with their errors: `curvature(..., "top:k=1")`.
 
         The numbers are the same to the last bit, in units of the loss per squared unit of weight; `calib list top`
-        describes the options and has the sources. Of `matrix="ggn"` there are none.
+        describes the options and has the sources. Of `matrix="ggn"` it is `top_ggn`.
 
         >>> [round(one.value, 1) for one in calibcli.hessian(model, device="cpu").top(2)]
         [15.7, 13.1]
@@ -343,13 +347,11 @@ class CurvatureOperator:
             bound: `residual`, or `estimate`, which is sooner and has no error over rows.
 
         Raises:
-            UsageError: an option out of range, or eigenvalues of the Gauss-Newton matrix.
+            UsageError: an option out of range.
             InputError: memory does not suffice, or a product is not finite.
         """
-        if self.matrix == "ggn":
-            fix = "use scipy.sparse.linalg.eigsh(h.to_scipy(), k=3, which='LA'), or matrix='hessian'"
-            raise UsageError("eigenvalues with error bars are those of the Hessian", fix)
-        return list(self._measured("top", k=k, tol=tol, bound=bound).estimates)
+        spec = "top" if self.matrix == "hessian" else "top_ggn"
+        return list(self._measured(spec, k=k, tol=tol, bound=bound).estimates)
 
     @_of_the_request
     def _measured(self, quantity: str, **options: float | str | None) -> Result:
@@ -404,8 +406,8 @@ def hessian(request: HessianRequest) -> CurvatureOperator:
         InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: an unknown keyword.
     """
     check_arguments((), request.memory, request.level, request.batch_size, request.seed, request.kind)
-    if request.matrix not in SCALARS:
-        raise UsageError(f"unknown matrix '{request.matrix}'", f"choose from: {', '.join(SCALARS)}")
+    if request.matrix not in get_args(Matrix):
+        raise UsageError(f"unknown matrix '{request.matrix}'", f"choose from: {', '.join(get_args(Matrix))}")
     if devices.world() > 1 and not torch.distributed.is_initialized():  # one for each product hangs
         fix = "call torch.distributed.init_process_group() first; every process then makes the matrix and each product"
         raise UsageError(f"{devices.world()} processes of a launch share the rows, and are not joined", fix)

@@ -253,6 +253,8 @@ class SecondDerivative:
         scalar: sum over a micro-batch of the function to differentiate.
     """
 
+    how = ""  # how products are made, where it is worth a word
+
     def __init__(self, problem: CurvatureProblem, scalar: Scalar) -> None:
         self.problem, self.scalar = problem, scalar
         self.size = problem.size
@@ -276,7 +278,7 @@ class SecondDerivative:
             totals = [Total(self.problem) for _ in vectors]
             for _, gradients in self._graphs(self.problem.layout.micro):
                 for total, of_vector in zip(totals, pieces):
-                    total.add(self.problem.product(gradients, of_vector))
+                    total.add(self._product(gradients, of_vector))
             return [total.value() for total in totals]
 
         with devices.full_float32(self.problem.tf32):
@@ -299,7 +301,7 @@ class SecondDerivative:
 
         def products() -> Iterator[tuple[range, Sequence[torch.Tensor]]]:
             for rows, gradients in self._graphs(min(problem.layout.micro, problem.layout.group)):
-                group_products = problem.product(gradients, pieces)
+                group_products = self._product(gradients, pieces)
                 del gradients  # memory, here and below: the next is made before a loop lets go of the last one
                 yield rows, group_products
                 del group_products
@@ -342,7 +344,15 @@ class SecondDerivative:
         """Keep graphs together with another: of the same function, in other coordinates."""
         self._kept = other._kept
 
-    def _graphs(self, micro: int) -> Iterator[tuple[range, list[torch.Tensor]]]:
+    def error(self, value: float, vector: Callable[[], torch.Tensor]) -> float:
+        """Estimate by how much products with a unit vector are off, beside rounding; `value` is the matrix's norm."""
+        return 0.0
+
+    def _product(self, gradients: Any, pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Multiply the sum over the rows of a graph by a vector, a piece for each tensor."""
+        return self.problem.product(gradients, pieces)
+
+    def _graphs(self, micro: int) -> Iterator[tuple[range, Any]]:
         """Yield micro-batches of `micro` rows and their gradients, whose graphs are kept where the plan says so."""
         problem = self.problem
         if not problem.plan.keep:

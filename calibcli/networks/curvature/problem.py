@@ -451,6 +451,13 @@ def second(
     return list(torch.autograd.grad(ones, tensors, along, retain_graph=True, materialize_grads=True))
 
 
+def padding_rows(problem: CurvatureProblem) -> list[tuple[int, int]]:
+    """List embeddings' rows for padding, which have no gradient by definition: number of the tensor, and row."""
+    embeddings = [m for m in problem.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    padding = {id(m.weight): m.padding_idx for m in embeddings if m.padding_idx is not None}
+    return [(i, padding[id(t)]) for i, t in enumerate(problem.tensors) if id(t) in padding]
+
+
 def has_twin(problem: CurvatureProblem) -> bool:
     """Whether a float64 copy takes no more than its share of the free memory."""
     return 8 * sum(p.numel() for p in problem.model.parameters()) <= free_bytes(problem.device) // TWIN_SHARE

@@ -31,11 +31,13 @@ Error = tuple[float, float]  # standard error, degrees of freedom
 FINE = 64  # probes of a cell from which every row has its own: what they then save outweighs the smaller batches
 MISSED = 1.2  # times the precision asked for, from which it counts as missed
 PAIRS_SHARE = 0.25  # of the error allowed to Tr(G) where there is a rest to probe, by far the dearer part
+ENOUGH = 1e-2  # of a trace: the standard error at which probes stop unasked, even where that of the rows is smaller
 DOMINATES = 0.5  # share of a number from which one row, or one group, is named
 FEWEST = 6  # products before an eigenvalue may count as found: a start vector may favour its neighbour
 FEWEST_OUTSTANDING = 4  # the same for an eigenvalue that stands out: STANDS_OUT times the others, with a residual of
 STANDS_OUT, SURE = 4.0, 0.05  # at most SURE of it
 TRACE, TRACE_OF_RELATIVE = "Tr(H)", "Tr(|θ| H |θ|)"  # columns of the table per layer
+ROUGH = 0.05  # of an eigenvalue: a bound from which differences of the logits are said to be rough
 MISFIT = 1e-2  # relative difference from a certificate up to which the terms of rows are those of its eigenvalue
 
 
@@ -90,7 +92,7 @@ def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> tuple[Es
     ritz = run.ritz()
     theta, error = float(ritz.values[index]), float(ritz.residuals[index])
     if bound == "estimate":
-        error = ritz.value_error(index)
+        error = ritz.value_error(index) + engine.product_error(index)
     certificate = engine.certificate(index) if bound == "residual" else None
     converged = closeness(run, index, tol, bound) >= 1 or run.exhausted
     reason = "" if converged else f"not converged to {tol:g} after {run.products} products"
@@ -98,7 +100,7 @@ def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> tuple[Es
         terms = None
         if engine.shared.by_row or engine.nudged:
             x, layout = run.vector(ritz.coordinates[:, index]), engine.problem.layout
-            terms = forms_along(engine.problem, engine.loss, x)
+            terms = None if engine.ggn_alone else forms_along(engine.problem, engine.loss, x)
             if terms is None or abs(float(terms.mean()) - certificate.value) > MISFIT * abs(certificate.value):
                 terms = traces.by_row(certificate.parts * layout.n, layout.group, layout.n)
             sampling, terms = over_rows(
@@ -108,7 +110,7 @@ def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> tuple[Es
         return _certified(engine, certificate, run, reason, tol), terms
     detail = {"residual": float(ritz.residuals[index]), "products": run.products, **errors(theta, error, None)}
     error_kind = "residual²/gap, not a bound" if bound == "estimate" else "Ritz residual"
-    how = f"{run.products} Lanczos products; {error_kind}"
+    how = f"{run.products} Lanczos products{engine.hessian.how}; {error_kind}"
     low, high = theta - error, theta + error
     return Estimate(name="", value=theta, low=low, high=high, how=how, reason=reason, detail=detail), None
 
@@ -127,8 +129,12 @@ def _certified(engine: Engine, c: Certificate, run: Lanczos, reason: str, tol: f
     detail |= {"sampling_bias": c.bias, "products": run.products + c.products}
     if engine.problem.tf32 and c.residual > tol * max(abs(c.value), 0.01 * float(run.ritz().values.abs().max())):
         reason = reason or f"products in TF32 leave a relative error above {tol:g}: leave TF32 out"
+    if engine.hessian.how and c.residual > ROUGH * abs(c.value):
+        reason = (
+            reason or "differences are rough: the model rounds, or has kinks that are not known (try --dtype float64)"
+        )
     products = f"{run.products} Lanczos products" + (" and a true one" if c.products else "")
-    how, high = f"{products}, which bound the error by {c.residual:.2g}", high + c.residual
+    how, high = f"{products}{engine.hessian.how}, which bound the error by {c.residual:.2g}", high + c.residual
     return Estimate(name="", value=c.value, low=low, high=high, se=c.sampling, how=how, reason=reason, detail=detail)
 
 
@@ -234,6 +240,18 @@ def _spread(terms: torch.Tensor, se: float) -> torch.Tensor:
     return terms.mean() + (terms - terms.mean()) * (se / own_se if own_se > 0 else 1.0)
 
 
+def told(estimate: Estimate, precision: float | None) -> Estimate:
+    """Add to `how` what came of the precision that was asked for: a standard error, and the interval's half width."""
+    if precision is None or not estimate.value:
+        return estimate
+    low, high, se = (float(estimate.detail[key] or 0.0) for key in ("estimator_low", "estimator_high", "estimator_se"))
+    size = abs(estimate.value)
+    reached = f"standard error {se / size:.2g} of the value, asked for {precision:.2g}"
+    return replace(
+        estimate, how=f"{estimate.how}; {reached}; interval on these rows ± {(high - low) / 2 / size:.2g} of it"
+    )
+
+
 def missed(engine: Engine, estimate: Estimate, precision: float | None, name: str) -> list[str]:
     """Write a note where the interval is wider than that of the precision that was asked for."""
     if precision is None or not estimate.value or engine.shared.stopped:
@@ -261,11 +279,11 @@ def density_figure(d: Density, quantile: float) -> Plot:
     return Plot(name=DENSITY, title=title, xlabel="eigenvalue λ", ylabel="density", yscale="log", curves=[curve])
 
 
-def eigenvalues(estimates: Sequence[Estimate]) -> Plot:
+def eigenvalues(estimates: Sequence[Estimate], of: str = "") -> Plot:
     """Draw the largest eigenvalues with their intervals."""
     y, low, high = ([getattr(e, part) for e in estimates] for part in ("value", "low", "high"))
     curve = _curve("eigenvalue", "points", y, low, high)
-    return Plot(name="top", title="Largest eigenvalues", xlabel="rank", ylabel="eigenvalue λ", curves=[curve])
+    return Plot(name=f"top{of}", title=f"Largest eigenvalues{of}", xlabel="rank", ylabel="eigenvalue λ", curves=[curve])
 
 
 def convergence(run: Lanczos, index: int, which: str) -> Plot:
@@ -308,7 +326,7 @@ class QuantityTraits(Traits):
     """What a quantity says of itself."""
 
     order: int
-    """Its place in the order of measuring, which lets quantities share most work."""
+    """Its place in the order of measuring, which lets quantities share most work; see `place`."""
     tier: Tier = "few"
     """Whether a screen shows it first, as of all estimates."""
     estimate: str = ""
@@ -317,6 +335,8 @@ class QuantityTraits(Traits):
     """It certifies an eigenvalue, for which the self-test measures each group of parameters."""
     by_row: bool = False
     """It is a mean of terms of the rows, whose error over rows a study counts."""
+    first_order: bool = False
+    """It needs first derivatives of the model alone."""
     folds: bool = False
     """It folds a temperature into the last layer, which is looked for, or refused, before anything is measured."""
 
@@ -400,7 +420,7 @@ def _and_after(
     return put
 
 
-@QUANTITIES.add(order=0)
+@QUANTITIES.add(order=0, first_order=True)
 def grad_norm(engine: Engine) -> QuantityEstimates:
     """‖∇‖ of the mean loss.
 
@@ -422,13 +442,14 @@ def grad_norm(engine: Engine) -> QuantityEstimates:
     return QuantityEstimates([estimate], layers={"gradient norm": norms.double().cpu()})
 
 
-@QUANTITIES.add(order=1, tier="asked")
+@QUANTITIES.add(order=1, tier="asked", first_order=True)
 def trace_ggn(engine: Engine, *, precision: Precision | None = None, exact: bool = False) -> QuantityEstimates:
     """Tr(G) of the Gauss-Newton matrix, equal to the Fisher matrix for cross-entropy.
 
     Pairs (row, class) of weight in the loss's Hessian in the logits: the heavy ones exactly, the rest by importance
-    sampling until the standard error is `precision` of the value (default: 0.3 of the sampling error). `exact` takes
-    every pair. In units of the loss (nats for `ce`) per squared unit of weight (Schraudolph 2002; Martens 2020).
+    sampling until the standard error is `precision` of the value (default: 0.3 of the sampling error), which makes the
+    half width of a 95 % interval about twice that. `exact` takes every pair.
+    In units of the loss (nats for `ce`) per squared unit of weight (Schraudolph 2002; Martens 2020).
 
     >>> round(calibcli.curvature(model, None, "trace_ggn:exact=true", device="cpu")["trace_ggn"].value, 1)
     73.1
@@ -440,10 +461,11 @@ def trace_ggn(engine: Engine, *, precision: Precision | None = None, exact: bool
         return _nothing()
     estimate, _ = trace_of_pairs(engine, part, part.how, _no_terms)
     notes = [*missed(engine, estimate, precision, "trace_ggn"), *dominating(engine, part)]
-    return QuantityEstimates([estimate], layers={"Tr(G)": part.layers, "± Tr(G)": part.layer_se}, notes=notes)
+    layers = {"Tr(G)": part.layers, "± Tr(G)": part.layer_se}
+    return QuantityEstimates([told(estimate, precision)], layers=layers, notes=notes)
 
 
-@_and_after("116.21", order=2)
+@_and_after("116.21", order=1)
 def trace(
     engine: Engine,
     *,
@@ -454,10 +476,11 @@ def trace(
 ) -> QuantityEstimates:
     """Tr(H), as Tr(G) from weighted pairs plus Tr(H - G) by Hutchinson probes where it does not vanish.
 
-    `precision` is the relative standard error to reach (default: 0.3 of the sampling error, or 0.02 where the loss does
-    not split into pairs); `probes` fixes the number of probes of a row instead; after a pilot that decides it, at most
-    `most` are spent on average. `exact` takes every pair and every diagonal element, as is done unasked where that
-    takes fewer products. In units of the loss (nats for `ce`) per squared unit of weight (Hutchinson 1990).
+    `precision` is the relative standard error to reach, about half the half width of a 95 % interval (default: 0.3 of
+    the sampling error, or 0.02 where the loss does not split into pairs); `probes` fixes the number of probes of a row
+    instead; after a pilot that decides it, at most `most` are spent on average. `exact` takes every pair and every
+    diagonal element, as is done unasked where that takes fewer products. In units of the loss (nats for `ce`) per
+    squared unit of weight (Hutchinson 1990).
 
     >>> round(calibcli.curvature(model, None, "trace:exact=true", device="cpu")["trace"].value, 1)
     73.1
@@ -478,7 +501,7 @@ def trace(
         how = f"{part.how}; H - G has no diagonal (the logits are linear in each parameter tensor)"
         estimate, terms = trace_of_pairs(engine, part, how, again)
         notes = [*missed(engine, estimate, precision, name), *dominating(engine, part)]
-        return QuantityEstimates([estimate], layers={column: part.layers}, notes=notes, terms=terms)
+        return QuantityEstimates([told(estimate, precision)], layers={column: part.layers}, notes=notes, terms=terms)
     base = part.value if part else 0.0
     layout = engine.problem.layout
     elements = int(torch.tensor(engine.problem.sizes)[engine.has_curvature].sum())
@@ -512,6 +535,7 @@ def trace(
         apart = {"count": few * ~is_exact, "cell": drawn.cell} if bool(is_exact.any()) else {"count": few}
         whole = engine.probe(0, base=base, layers=True, **apart)
     notes = [*missed(engine, estimate, precision, name), *(dominating(engine, part) if part else [])]
+    estimate = told(estimate, precision)
     if whole is None:
         return QuantityEstimates([estimate], notes=notes, terms=terms)
     layers, spread = traces.by_tensor(whole, layout.n)
@@ -533,7 +557,7 @@ def _probes_needed(
     size = abs(base + traces.summarise(pilot, layout.n).value)
     rows = part.rows if part else torch.zeros(layout.n, dtype=torch.float64)
     sampling = traces.sampling_error(rows, *traces.by_group(pilot, layout), layout)
-    wish = precision * size if precision else max(SHARE * sampling, 1e-3 * size)
+    wish = precision * size if precision else max(SHARE * sampling, ENOUGH * size)
     wish = max(wish**2 - se**2, wish**2 / 4) ** 0.5
     inputs, limits = (pilot, engine.steepness, wish, most), (engine.shared.level, elements)
     count = traces.allocate(*inputs, pilot.cell, *limits)
@@ -642,6 +666,10 @@ def top(engine: Engine, *, k: Steps = 5, tol: Precision = 1e-3, bound: Bound = "
     >>> round(calibcli.curvature(model, None, "top:k=2", device="cpu")["top", "k=2"].value, 1)
     13.1
     """
+    return _largest(engine, k, tol, bound)
+
+
+def _largest(engine: Engine, k: int, tol: float, bound: Bound) -> QuantityEstimates:
     k = min(k, engine.problem.size)
 
     def done(run: Lanczos) -> float:
@@ -654,7 +682,7 @@ def top(engine: Engine, *, k: Steps = 5, tol: Precision = 1e-3, bound: Bound = "
         estimates.append(replace(estimate, **Scope(parts={"k": str(i)}).fields))
     if not estimates:
         return _nothing()
-    return QuantityEstimates(estimates, plots=[eigenvalues(estimates)])
+    return QuantityEstimates(estimates, plots=[eigenvalues(estimates, " of G" if engine.ggn_alone else "")])
 
 
 @QUANTITIES.add(order=6, certifies=True)
@@ -677,11 +705,45 @@ def _extreme(engine: Engine, index: int, tol: float, bound: Bound) -> QuantityEs
     estimate, terms = eigenvalue(engine, index, tol, bound)
     vector = engine.krylov.vector(engine.krylov.ritz().coordinates[:, index])
     shares = torch.stack([p.square().sum() for p in torch.split(vector, engine.problem.sizes)]).double().cpu()
-    which = ("adaptive " if engine.relative else "") + ("λmax" if index else "λmin")
+    which = ("adaptive " if engine.relative else "") + ("λmax" if index else "λmin") + " of G" * engine.ggn_alone
     notes = dominating_group(engine, engine.certificate(index) if bound == "residual" else None, which)
     layers = {f"share of {which} vector": shares}
     plots = [convergence(engine.krylov, index, which)]
     return QuantityEstimates([estimate], plots=plots, layers=layers, notes=notes, terms=terms)
+
+
+By = Literal["auto", "differences"]
+
+
+@QUANTITIES.add(order=9, certifies=True, tier="asked", first_order=True)
+def lambda_max_ggn(
+    engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residual", by: By = "auto"
+) -> QuantityEstimates:
+    """Largest eigenvalue of G by Lanczos (see lambda_max), also of models without second derivatives.
+
+    G = (1/N) Σ JᵀAJ, equal to the Fisher matrix for cross-entropy, is H without the second derivatives of the logits.
+    `by=auto` takes double backward where the model has it, and else, as always with `by=differences`, Jv by differences
+    of the logits, whose error is counted in the residual; `differences.py` has the formula.
+    In units of the loss (nats for `ce`) per squared unit of weight (Schraudolph 2002; Martens 2020; Richardson 1911).
+
+    >>> round(calibcli.curvature(model, None, "lambda_max_ggn", device="cpu")["lambda_max_ggn"].value, 1)
+    15.4
+    """
+    return _extreme(engine.gauss_newton(by == "differences"), -1, tol, bound)
+
+
+@QUANTITIES.add(order=10, certifies=True, tier="asked", first_order=True)
+def top_ggn(
+    engine: Engine, *, k: Steps = 5, tol: Precision = 1e-3, bound: Bound = "residual", by: By = "auto"
+) -> QuantityEstimates:
+    """The k largest eigenvalues of G, each with its own residual (see lambda_max_ggn). Equal ones may count once.
+
+    In units of the loss (nats for `ce`) per squared unit of weight (Schraudolph 2002; Martens 2020; Richardson 1911).
+
+    >>> round(calibcli.curvature(model, None, "top_ggn:k=2", device="cpu")["top_ggn", "k=2"].value, 1)
+    12.9
+    """
+    return _largest(engine.gauss_newton(by == "differences"), k, tol, bound)
 
 
 @_and_after("3.63", order=7, tier="asked", relative=True)

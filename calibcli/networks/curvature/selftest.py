@@ -15,11 +15,21 @@ from torch.overrides import TorchFunctionMode
 from calibcli.core.errors import InputError
 from calibcli.core.memory import trim
 from calibcli.networks import device as devices
+from calibcli.networks.curvature.differences import Differences
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.memory_plan import counted_graph
 from calibcli.networks.curvature.operator import hessian_scalar
 from calibcli.networks.curvature.per_row_gradients import unless_unmapped
-from calibcli.networks.curvature.problem import RESERVED, CurvatureProblem, has_twin, normal, second, signs, twin
+from calibcli.networks.curvature.problem import (
+    RESERVED,
+    CurvatureProblem,
+    has_twin,
+    normal,
+    padding_rows,
+    second,
+    signs,
+    twin,
+)
 
 SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none
 WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
@@ -43,31 +53,87 @@ class AttentionWatch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class NoSecondDerivative(InputError):
+    """The model's second derivative is missing or wrong."""
+
+
 @dataclass
 class SelfTest:
-    """Relative errors on the test rows, and notes for the reader."""
+    """Relative errors on the test rows, and notes for the reader; whether the model has second derivatives."""
 
+    double: bool = True
     asymmetry: float = 0.0
     difference: float | None = None
     notes: list[str] = field(default_factory=list)
 
 
-def check(problem: CurvatureProblem, loss: LogitLoss, by_group: bool = True) -> SelfTest:
+def check(problem: CurvatureProblem, loss: LogitLoss, by_group: bool = True, first_order: bool = False) -> SelfTest:
     """Check outputs, labels, determinism and second derivatives; then choose the memory plan.
+
+    `first_order` says that second derivatives may be missing.
 
     Raises:
         InputError: a check fails.
     """
-    result = problem.guard(lambda: _check(problem, loss))
+    result = problem.guard(lambda: _check(problem, loss, first_order))
     trim()
     problem.choose_plan(by_group)
+    if not result.double:
+        problem.plan = replace(problem.plan, keep=False)  # differences keep none
     return result
 
 
-def _check(problem: CurvatureProblem, loss: LogitLoss) -> SelfTest:
+def _check(problem: CurvatureProblem, loss: LogitLoss, first_order: bool) -> SelfTest:
     result = SelfTest()
     logits = _outputs(problem, result)
     _labels(problem, logits.shape[1])
+    try:
+        _second_order(problem, loss, logits, result)
+    except NoSecondDerivative as error:
+        result.double, result.difference = False, None
+        try:
+            result.asymmetry = _first_order(problem, loss, logits)
+        except (InputError, RuntimeError) as other:
+            if devices.is_out_of_memory(other):
+                raise
+            raise (other if first_order and isinstance(other, InputError) else error) from None
+        if not first_order:
+            error.fix = f"ask for what needs none: -w lambda_max_ggn, or hessian(..., matrix='ggn'); or {error.fix}"
+            raise
+        result.notes.append(f"{error.problem}: what is asked for takes first derivatives alone")
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
+        result.notes.append("BatchNorm uses its running statistics (eval mode)")
+    return result
+
+
+def _first_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tensor) -> float:
+    """Compare Jᵀu of a backward pass with Jv of differences, u = Jv: the relative error. It also counts the graph.
+
+    Raises:
+        InputError: the two disagree.  RuntimeError: there is no backward pass.
+    """
+    rows, operator = _rows(problem), Differences(problem, loss)
+    v = _normal([t.detach() for t in problem.tensors])
+    with counted_graph(problem.model) as sizes:
+        here = operator.at(rows)
+    problem.graph_bytes = 2 * sum(sizes.values()) // len(rows)  # what is noted of kinks takes as much again
+    slopes = operator.slopes(here, [p.to(problem.dtype) for p in v])[0]  # (n, K)
+    found = torch.autograd.grad(here.logits, problem.tensors, slopes, allow_unused=True)
+    # a gradient of 0, as behind a dead channel, is one
+    _refuse_without_gradient(
+        problem, rows, logits, [logits.new_zeros(1) if g is None else g.new_ones(1) for g in found]
+    )
+    gradients = [torch.zeros_like(t) if g is None else g for t, g in zip(problem.tensors, found)]
+    square = float(slopes.double().square().sum())
+    off = abs(_dot(gradients, [p.to(problem.dtype) for p in v]) - square) / max(square, 1e-300)
+    if off > WRONG:
+        fix = "use operations whose backward pass is that of their forward pass (rounding straight through is not)"
+        raise InputError(f"the gradient disagrees with a difference of outputs (relative error {off:.2g})", fix)
+    return off
+
+
+def _second_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tensor, result: SelfTest) -> None:
+    """Check that the second derivative is there, symmetric and that of a difference of gradients."""
     v, w = _directions(problem)
     all_four = [v, w, *_products(problem, loss, logits, [v, w])]
     hv = all_four[2]
@@ -85,10 +151,7 @@ def _check(problem: CurvatureProblem, loss: LogitLoss) -> SelfTest:
     elif result.difference is not None and result.difference > WRONG:
         error = f"relative error {result.difference:.2g} on {len(_rows(problem))} rows"
         fix = f"use operations whose backward pass is differentiable {CUSTOM}, and leave the weights as they are"
-        raise InputError(f"the second derivative disagrees with a difference of gradients ({error})", fix)
-    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
-        result.notes.append("BatchNorm uses its running statistics (eval mode)")
-    return result
+        raise NoSecondDerivative(f"the second derivative disagrees with a difference of gradients ({error})", fix)
 
 
 def _asymmetry(*pieces: list[torch.Tensor]) -> float:
@@ -117,7 +180,8 @@ def _asymmetric(
             problem_text = f"{rounded} (on {len(rows)} rows)"
             return InputError(problem_text, "pass --dtype float64") if off > SYMMETRIC else None
     problem_text = f"the second derivative is not symmetric (relative error {error:.1g} on {len(rows)} rows)"
-    return InputError(problem_text, f"use operations whose backward pass is differentiable and deterministic {CUSTOM}")
+    fix = f"use operations whose backward pass is differentiable and deterministic {CUSTOM}"
+    return NoSecondDerivative(problem_text, fix)
 
 
 def _labels(problem: CurvatureProblem, classes: int) -> None:
@@ -150,15 +214,14 @@ def _moved(problem: CurvatureProblem) -> list[int]:
 
 def _directions(problem: CurvatureProblem) -> list[list[torch.Tensor]]:
     """Draw two directions of random signs, a piece for each tensor that is moved."""
-    tensors = [problem.tensors[i] for i in _moved(problem)]
+    moved = _moved(problem)
+    tensors = [problem.tensors[i] for i in moved]
     sizes = [t.numel() for t in tensors]
     drawn = signs(sum(sizes), 0, 0, range(RESERVED + 1, RESERVED + 3)).to(problem.device).to(tensors[0].dtype)
     pieces = [p.view(2, *t.shape) for p, t in zip(torch.split(drawn, sizes, 1), tensors)]  # (2, *shape) each
-    kinds = nn.Embedding, nn.EmbeddingBag
-    padding = {id(m.weight): m.padding_idx for m in problem.model.modules() if isinstance(m, kinds)}
-    for piece, tensor in zip(pieces, tensors):
-        if (row := padding.get(id(tensor))) is not None:
-            piece[:, row] = 0  # an embedding's row for padding has no gradient by definition
+    for number, row in padding_rows(problem):
+        if number in moved:
+            pieces[moved.index(number)][:, row] = 0
     return [[piece[i] for piece in pieces] for i in range(2)]
 
 
@@ -217,7 +280,7 @@ def _products(
             fix = "register them as buffers (register_buffer), or make them on the device of what they are used with"
             raise InputError(problem_text, fix) from None
         fix = "use operations whose backward pass is differentiable, or --params to leave out those that lack it"
-        raise InputError(f"the model has no second derivative ({str(error).splitlines()[0]})", fix) from None
+        raise NoSecondDerivative(f"the model has no second derivative ({str(error).splitlines()[0]})", fix) from None
 
 
 def _refuse_without_gradient(
