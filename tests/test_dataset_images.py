@@ -132,7 +132,7 @@ def test_a_hugging_face_folder_is_run_as_it_says(monkeypatch: pytest.MonkeyPatch
     made = pictures()
     folder_of({**HF[2][0], **NORMAL})
     Path("m/config.json").write_text("{}")
-    monkeypatch.setattr(huggingface, "model", lambda path: processor.LibraryModel("Means", model=Means()))
+    monkeypatch.setattr(huggingface, "model", lambda path, base: processor.LibraryModel("Means", model=Means()))
 
     def run(*options: str) -> Any:
         assert main(["logits", "m", "--data", "d", "--save", "o.npz", "--kind", "logits", *options, "--json"]) == 0

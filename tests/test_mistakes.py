@@ -149,7 +149,7 @@ FILES = {
     "no rows": ("p0,p1,y\n", "a.csv", "a header but no rows"),
     "not JSON": ('{"logits": [1, 2], "label": 0}\n{"logits": [1,\n', "a.jsonl", "row 1 of"),
     "not an object": ("[1, 2]\n", "a.jsonl", "a JSON list"),
-    "key missing": ('{"logits": [1, 2], "label": 0}\n{"logits": [1, 2]}\n', "a.jsonl", "row 1 of"),
+    "key missing": ('{"logits": [1, 2], "label": 0}\n{"logits": [1, 2]}\n', "a.jsonl", "in row 1"),
     "pickle": ("\x80\x04K\x01.", "a.pkl", "a pickle"),
     "gzip": ("\x1f\x8b\x08", "a.csv.gz", "gzip"),
 }

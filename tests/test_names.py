@@ -165,7 +165,6 @@ def test_arrays_of_any_name(scores: str, labels: str) -> None:
     ("text", "said"),
     [
         (table("x0,x1,x2,label", *THREE.T, CLASS), "no scores"),  # features, for all that the names say
-        (table("cat,dog,owl,gnu,label", *0.9 * THREE.T, 0.1 + 0 * Y, ANIMAL[CLASS]), "no scores"),  # a class no row has
         (table("truth,actual,prob", Y, 1 - Y, P), "could each be the labels"),
     ],
 )

@@ -353,11 +353,10 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         trust=setup.trust,
         **options,
     )
-    where = devices.pick(setup.device)
     if isinstance(setup.model, nn.Module):
         if setup.arch or setup.arch_file or setup.init == "fresh":
             raise UsageError("a module has its architecture and its weights", "leave arch, arch_file and init out")
-        given = checkpoint.of(setup.model).with_gradients(1, where)
+        given = checkpoint.of(setup.model).with_gradients(1, devices.pick(setup.device))
         parts = rows(embeds=checkpoint.embeds(given.model))
         parts.notes.extend(given.notes)
         return Start(given.model, given.architecture, False, source=given.source), parts
@@ -367,7 +366,7 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         if setup.embeddings is not None:
             raise UsageError("--embeddings with a checkpoint, which has its vectors", "leave it out")
         loaded = checkpoint.load(model_name, **setup.fields_of(reading_options.NetworkOptions))
-        loaded.with_gradients(1, where)
+        loaded.with_gradients(1, devices.pick(setup.device))
         parts = rows(named=loaded.data, classes=loaded.classes, start=loaded.metadata, **loaded.preparing)
         fresh = setup.init == "fresh"
         model = _drawn(setup, loaded.architecture) if fresh else loaded.model
