@@ -103,7 +103,7 @@ def test_pairs_steeper_than_the_first_of_their_row_are_covered(often: float, mon
     truth = float((steepness * pairs.mass).sum()) / 300
     monkeypatch.setattr(_PairTrace, "norms_of", lambda self, wanted: norms[wanted])
     inside = 0
-    for seed in range(60):
+    for seed in range(100):
         found = ggn_trace(SimpleNamespace(tensors=[None]), None, pairs, None, target=0.02, seed=seed)  # type: ignore[arg-type]
         assert found.taken + found.drawn < 1200
         inside += abs(found.value - truth) <= float(stats.t.ppf(0.975, found.dof)) * found.se
@@ -379,7 +379,7 @@ def test_probes_that_stop_at_a_hundredth_cover(monkeypatch: pytest.MonkeyPatch) 
     true = float(dense(model, x, y, CrossEntropy())[0].trace())
     problem = CurvatureProblem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64)
     problem.classes, hits, errors = 4, 0, []
-    for seed in range(60):
+    for seed in range(100):
         (e,) = quantities.trace(Engine(Shared(problem, seed, 0.95, None), CrossEntropy())).estimates
         hits += float(e.detail["estimator_low"]) <= true <= float(e.detail["estimator_high"])
         errors.append(float(e.detail["estimator_se"]) / true)
