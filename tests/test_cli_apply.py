@@ -158,3 +158,24 @@ def test_names_of_classes_that_only_the_calibrator_has_are_noted(
     np.savez("turned.npz", logits=np.load("bare.npy"), classes=["dog", "cat", "owl"])
     assert main(["apply", "n.safetensors", "turned.npz", "--save", "o.npz"]) == 4
     assert "in another order" in capsys.readouterr().err
+
+
+def test_a_map_reads_new_rows_as_those_of_its_fit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    risk = rng.beta(1, 3, 400).round(4)
+    died = (rng.random(400) < risk).astype(int)
+    rows = [f"{i},{a},{b}" for i, (a, b) in enumerate(zip(risk, died, strict=True))]
+    (tmp_path / "cohort.csv").write_text("\n".join(["patient,predicted_risk,death", *rows]) + "\n")
+    (tmp_path / "new.csv").write_text(
+        "\n".join(["patient,predicted_risk", *(r.rpartition(",")[0] for r in rows)]) + "\n"
+    )
+    cal, cohort, new = (str(tmp_path / name) for name in ("cal.safetensors", "cohort.csv", "new.csv"))
+    named = ["--scores", "predicted_risk", "--labels", "death"]
+    assert main(["scale", cohort, *named, "--method", "platt", "--save", cal, "-q"]) == 0
+    for file, labelled in ((cohort, True), (new, False)):
+        out = tmp_path / f"{labelled}.csv"
+        assert main(["apply", cal, file, "--save", str(out), "-q"]) == 0
+        assert out.read_text().splitlines()[0] == "prob_0,prob_1" + ",label" * labelled
+    assert (tmp_path / "True.csv").read_text().startswith("prob_0,prob_1,label")
+    for data in ([], ["--data", cohort], ["--data", new]):
+        assert main(["export", cal, "--to", "json", "-o", str(tmp_path / f"{len(data)}.json"), *data, "-q"]) == 0

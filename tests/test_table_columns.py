@@ -419,3 +419,14 @@ def test_a_class_that_no_row_is_labelled_with_may_have_a_bare_name(tmp_path: Pat
     (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
     rows = calibcli.read(tmp_path / "a.csv")
     assert list(rows.classes) == ["ash", "bay", "fen", "elm"]
+
+
+def test_a_margin_beside_its_probability_is_not_the_scores(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    p = rng.beta(1, 1, 300).round(4)
+    y = (rng.random(300) < p).astype(int)
+    margin = np.log(p / (1 - p)).round(3) * 2
+    path = table(tmp_path / "a.csv", "Label,Score,Probability", y, margin, p)
+    assert calibcli.read(path).record.scores == "Probability"
+    both = table(tmp_path / "b.csv", "Label,Score,Probability", y, (p**2).round(4), p)  # of two models?
+    assert {line["scores"] for line in options(refused(both).fix)} == {"Score", "Probability"}

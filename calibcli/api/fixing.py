@@ -301,20 +301,30 @@ def _accepted(
 
 
 def _rows(scaler: Scaler, scores: Scores, labels: Any, how: How, progress: Progress | None) -> Predictions:
-    """Read the rows to map, as those of the fit; if no scores are found, columns with the names of the map's classes
-    are the scores.
+    """Read the rows to map, as those of the fit: with the options that named its columns, or columns with the names of
+    the map's classes, if no scores are found.
     """
     if "cut" in scaler.parameters:
         how = {"clip": float(scaler.parameters["cut"]), **how}
+    rows = None
     try:
-        return given(apply, scores, labels, how, progress, need_labels=False)
+        rows = given(apply, scores, labels, how, progress, need_labels=False)
     except InputError as error:
-        if not (scaler.classes and error.problem.startswith("no scores in") and "scores" not in how):
+        if not error.problem.startswith(("no scores in", "no score")) or "scores" in how or "confidence" in how:
             raise
-        columns: How = {**how, "scores": ",".join(scaler.classes)}
-        with contextlib.suppress(InputError):
-            return given(apply, scores, labels, columns, progress, need_labels=False)
-        raise
+        said: dict[str, Any] = dict(scaler.metadata.get("read") or {})
+        column = said.pop("labels", None)
+        ways: list[tuple[Any, dict[str, Any]]] = (
+            [(column if labels is None else labels, said), (labels, said)] if said else []
+        )
+        ways += [(labels, {"scores": ",".join(scaler.classes)})] if scaler.classes else []
+        for truth, columns in ways:
+            with contextlib.suppress(InputError):
+                rows = given(apply, scores, truth, cast(How, {**columns, **how}), progress, need_labels=False)
+                break
+        if rows is None:
+            raise
+    return rows
 
 
 def opened(calibrator: str | Path | Scaler | Fit, labels: bool = False) -> tuple[Scaler, list[dict[str, str]]]:

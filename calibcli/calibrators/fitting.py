@@ -113,6 +113,26 @@ KEPT = ("name", "value", "low", "high", "level", "unit", "n", "how", "reason")
 """Fields of an estimate that are saved with a calibrator."""
 
 
+READ = (
+    "scores",
+    "classes",
+    "event",
+    "kind",
+    "confidence",
+    "correct",
+    "predicted",
+    "confidence_scale",
+    "out_of",
+    "no_header",
+    "labels",
+)
+
+
+def _of_scores(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of reading that were about scores, by which other rows of the same form are read."""
+    return {name: stated[name] for name in READ if name in stated}
+
+
 def fit(
     spec: str,
     predictions: Predictions,
@@ -175,6 +195,7 @@ def fit(
         "source": predictions.source,
         "sha256": predictions.sha256,
         "version": __version__,
+        **({"read": said} if (said := _of_scores(predictions.record.stated)) else {}),
         "estimates": [{key: getattr(e, key) for key in KEPT} for e in fitted.estimates if e.value is not None],
     }
     # the map repeats what was done to the scores that it was fitted on: probabilities below the number `cut` are raised

@@ -70,6 +70,7 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
     likely = candidates(contents)
     if len(likely) == 1:
         likely += _others_like(contents, likely[0])
+    likely = _without_margins(contents, likely)
     if len(likely) > 1:
         lines = " or ".join(f"--scores {shlex.quote(name)}" for name in likely[:4])
         raise InputError(f"{_list(likely)} in {where} could each be the scores", f"choose one: {lines}")
@@ -88,6 +89,19 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", fix)
 
     raise InputError(f"no scores in {where}: it holds {describe(contents)}", reading_advice(contents, NO_PROBABILITY))
+
+
+def _without_margins(contents: FileContents, names: list[str]) -> list[str]:
+    """Return the one column that is called a probability, where all others are margins: beyond [0, 1], of no name that
+    says what they are.
+    """
+    tables = {
+        name: column_evidence.numbers(contents.arrays, [name]) for name in names if _scalars(contents.arrays[name])
+    }
+    claimed = [name for name in names if roles.SCORE_KINDS.get(normal(name)) == "probabilities"]
+    rest = [tables.get(name) for name in names if name not in claimed and normal(name) not in roles.SCORE_KINDS]
+    margins = [table is not None and bool(((table < 0) | (table > 1)).any()) for table in rest]
+    return claimed if len(claimed) == 1 and len(rest) == len(names) - 1 and all(margins) else names
 
 
 def _others_like(contents: FileContents, chosen: str) -> list[str]:

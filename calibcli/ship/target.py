@@ -198,7 +198,14 @@ class ExportRequest:
         rows = self.data
         if not isinstance(rows, Predictions):
             options = {"labels": None, **self.reading, "need_labels": False}
-            rows = recorded_outputs.read(self._source(), **options)
+            said = {} if self.reading else dict(self.scaler.metadata.get("read") or {})  # of the rows of the fit
+            said.pop("labels", None)
+            try:
+                rows = recorded_outputs.read(self._source(), **{**options, **said})
+            except InputError:
+                if not said or self.data is None:
+                    raise
+                rows = recorded_outputs.read(self._source(), **options)
         check_classes(self.scaler, rows)
         if rows.n > ROWS:
             rows = rows.take(np.linspace(0, rows.n - 1, ROWS).astype(np.int64))
