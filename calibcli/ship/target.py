@@ -199,7 +199,7 @@ class ExportRequest:
         if not isinstance(rows, Predictions):
             options = {"labels": None, **self.reading, "need_labels": False}
             said = {} if self.reading else dict(self.scaler.metadata.get("read") or {})  # of the rows of the fit
-            said.pop("labels", None)
+            said = {name: value for name, value in said.items() if name not in ("labels", "event")}
             try:
                 rows = recorded_outputs.read(self._source(), **{**options, **said})
             except InputError:
