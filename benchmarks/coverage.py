@@ -2,7 +2,7 @@
 
     python benchmarks/coverage.py [--confidence] [--replications 1000] [--rows 500 5000]
                                   [--models NAME ...] [--metrics SPEC ...]
-                                  [--save FILE.json --write docs/metrics.md]
+                                  [--save FILE.json --write docs/measured/coverage.md]
 
 `--confidence`: the same of files that hold how sure each prediction was and whether it was right, and no other score.
 The truth is that of a population of 100,000 rows whose label probabilities are known, so that noise of its labels does
