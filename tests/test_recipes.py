@@ -65,8 +65,8 @@ DOCS = {
     "scaler": ("scale.md",),
     "loss": ("fit.md",),
     "architecture": ("checkpoints.md",),
-    "input format": ("inputs.md",),
-    "output format": ("inputs.md",),
+    "input format": ("formats.md",),
+    "output format": ("formats.md",),
 }
 SAME_DOCS = "test_list.py::test_the_tables_of_the_docs_are_those_of_the_registries[{}]"
 EXPORT = """
