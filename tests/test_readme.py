@@ -27,7 +27,7 @@ PAGES = [page for page in ALL if BLOCK.search(page.read_text(encoding="utf-8"))]
 FILE = re.compile(r'```\w+ title="([\w.]+)"\n(.*?)```', re.S)
 NOTEBOOK = re.compile(r"```pycon\n(.*?)```", re.S)
 NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
-BY_PROCESSOR = ("curvature.md", "my-experiment.md", "my-hugging-face-model.md")
+BY_PROCESSOR = ("curvature.md", "curvature-compare.md", "my-experiment.md", "my-hugging-face-model.md")
 """Pages of numbers in float32, which other processors round otherwise; training carries that into the first digits."""
 NEEDS = {"my-hugging-face-model.md": "transformers"}
 
