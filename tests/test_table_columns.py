@@ -213,6 +213,19 @@ def test_names_that_say_predicted_are_never_proposed_as_the_truth(tmp_path: Path
     assert "--correct error" not in refused(errors).fix
 
 
+def test_few_labels_of_people_are_still_the_truth_and_players_are_no_classes(tmp_path: Path) -> None:
+    top = np.array(["cat", "dog", "fox"])[P.argmax(axis=1)]
+    seen = np.where(np.arange(N) % 20 == 0, ANIMALS, "")
+    few = table(tmp_path / "a.csv", "sure_of_it,model_says,people_say", np.round(P.max(axis=1), 4), top, seen)
+    lines = [(how.get("predicted"), how.get("labels")) for how in options(refused(few).fix)]
+    assert ("model_says", "people_say") in lines
+    home = RNG.choice(["ann", "bea", "cat", "dot"], N)
+    away = np.where(home == "ann", "bea", "ann")
+    won = 1 * (RNG.random(N) < 0.5)
+    games = table(tmp_path / "b.csv", "home,away,model_prob,home_win", home, away, np.round(P.max(axis=1), 4), won)
+    assert "--predicted" not in refused(games).fix
+
+
 def test_one_column_of_a_one_hot_truth_is_no_label(tmp_path: Path) -> None:
     outcomes = [1 * (i == Y) for i in (0, 2, 1)]
     path = table(tmp_path / "a.csv", "prob1,prob2,draw,prob1_won,draw_won,prob2_won", *P.T, *outcomes)

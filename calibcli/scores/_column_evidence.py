@@ -23,6 +23,7 @@ CERTAIN = 0.995  # share of rows of 0 and 1 from which columns are no probabilit
 SUM = 0.02  # error of a sum of rounded probabilities
 LEAST_WHOLE = 0.95  # share of rows that sum to one where the column of each class is there
 BEYOND_CHANCE = 3.1  # standard errors of a correlation, which chance exceeds once in a thousand
+SURE = 5.0  # those that it never exceeds, to refuse by
 WIDEST = 2000  # columns of one table among which names are compared
 
 
@@ -166,13 +167,13 @@ def event_of(score: Floats, predicted: Sequence[str]) -> str:
     return classes[int(high)] if by_threshold(score, last == high) else ""
 
 
-def rises(score: Floats, event: Array) -> bool:
+def rises(score: Floats, event: Array, beyond: float = BEYOND_CHANCE) -> bool:
     """Return whether an event (rows,) is more frequent where the score is higher, beyond chance: r √rows of the
-    correlation r.
+    correlation r is above `beyond`.
     """
     if len(score) < FEWEST or not np.std(score) or not np.std(event):
         return False
-    return bool(np.corrcoef(score, event)[0, 1] * len(score) ** 0.5 > BEYOND_CHANCE)
+    return bool(np.corrcoef(score, event)[0, 1] * len(score) ** 0.5 > beyond)
 
 
 def classes_in(cells: Sequence[str]) -> list[str]:

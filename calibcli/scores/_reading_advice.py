@@ -267,8 +267,9 @@ def _pairs(look: ColumnLook, free: Mapping[str, set[str]]) -> list[tuple[str, st
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
             common = len({*_lower([*free[a]])} & {*_lower([*free[b]])})
-            equal = sum(x == y for x, y in zip(look.cells[a], look.cells[b], strict=True))
-            unrelated = equal < 0.2 * len(look.cells[a]) / len(free[a])  # far below chance: players, not classes
+            both = [(x, y) for x, y in zip(look.cells[a], look.cells[b], strict=True) if x in free[a] and y in free[b]]
+            equal = sum(x.lower() == y.lower() for x, y in both)
+            unrelated = equal < 0.2 * len(both) / len(free[a])  # far below chance: players, not classes
             if 2 * common > max(len(free[a]), len(free[b])) and look.cells[a] != look.cells[b] and not unrelated:
                 says = [roles.says(name, roles.PREDICTION_WORDS) for name in (a, b)]
                 if all(says):

@@ -260,7 +260,7 @@ def _refuse_turned(c: Floats, y: Ints, named: ConfidenceNames, where: str) -> No
         InputError: it is the probability of one class.
     """
     low = (c < 0.5) & (y >= 0)
-    if not (column_evidence.rises(-c[low], y[low]) and y[low].mean() > 0.5):
+    if not (column_evidence.rises(-c[low], y[low], column_evidence.SURE) and y[low].mean() > 0.5):
         return
     raise InputError(
         f"where '{named.confidence}' in {where} is below 1/2, predictions are right the more often the lower it is "
