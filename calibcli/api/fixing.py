@@ -306,25 +306,20 @@ def _rows(scaler: Scaler, scores: Scores, labels: Any, how: How, progress: Progr
     """
     if "cut" in scaler.parameters:
         how = {"clip": float(scaler.parameters["cut"]), **how}
-    rows = None
     try:
-        rows = given(apply, scores, labels, how, progress, need_labels=False)
+        return given(apply, scores, labels, how, progress, need_labels=False)
     except InputError as error:
-        if not error.problem.startswith(("no scores in", "no score")) or "scores" in how or "confidence" in how:
+        if not error.problem.startswith("no scores in") or "scores" in how or "confidence" in how:
             raise
-        said: dict[str, Any] = dict(scaler.metadata.get("read") or {})
-        column = said.pop("labels", None)
-        ways: list[tuple[Any, dict[str, Any]]] = (
-            [(column if labels is None else labels, said), (labels, said)] if said else []
-        )
+        columns = {name: option for name, option in scaler.reading.items() if name != "labels"}
+        ways = [(labels, columns)] if columns else []
+        if labels is None and "labels" in scaler.reading:
+            ways.insert(0, (scaler.reading["labels"], columns))  # further rows may have no labels
         ways += [(labels, {"scores": ",".join(scaler.classes)})] if scaler.classes else []
-        for truth, columns in ways:
+        for truth, options in ways:
             with contextlib.suppress(InputError):
-                rows = given(apply, scores, truth, cast(How, {**columns, **how}), progress, need_labels=False)
-                break
-        if rows is None:
-            raise
-    return rows
+                return given(apply, scores, truth, cast(How, {**options, **how}), progress, need_labels=False)
+        raise
 
 
 def opened(calibrator: str | Path | Scaler | Fit, labels: bool = False) -> tuple[Scaler, list[dict[str, str]]]:

@@ -286,6 +286,11 @@ class Scaler:
         """Number of columns of the scores that it was fitted on: 1 where two classes came as one column."""
         return int(self.metadata.get("columns", self.k))
 
+    @property
+    def reading(self) -> Mapping[str, Any]:
+        """The options that named scores and labels of the rows that it was fitted on; {} where none did."""
+        return dict(self.metadata.get("read") or {})
+
     @overload
     def __call__(self, scores: Tensor) -> Tensor: ...
 

@@ -195,7 +195,7 @@ def fit(
         "source": predictions.source,
         "sha256": predictions.sha256,
         "version": __version__,
-        **({"read": said} if (said := _of_scores(predictions.record.stated)) else {}),
+        **({"read": columns} if (columns := _of_scores(predictions.record.stated)) else {}),
         "estimates": [{key: getattr(e, key) for key in KEPT} for e in fitted.estimates if e.value is not None],
     }
     # the map repeats what was done to the scores that it was fitted on: probabilities below the number `cut` are raised

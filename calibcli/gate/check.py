@@ -293,7 +293,7 @@ def _tables(source: Source, config: Config) -> list[Table]:
 # Read the inputs of a gate: scores or an earlier result, and the baseline to compare with.
 
 
-def open_source(scores: Any, config: Config, reading: Mapping[str, Any], own: Mapping[str, Any] = {}) -> Source:
+def open_source(scores: Any, config: AskedConfig, reading: Mapping[str, Any], own: Mapping[str, Any] = {}) -> Source:
     """Open the input of the gates: Python objects, or else `eval`: a scores file or the JSON of any command.
 
     Args:
@@ -315,7 +315,7 @@ def open_source(scores: Any, config: Config, reading: Mapping[str, Any], own: Ma
     return RecordedOutputs(read_scores(paths, {**reading, "judged": True}, columns, config.pins, own), config)
 
 
-def columns_wanted(config: Config) -> list[str]:
+def columns_wanted(config: AskedConfig) -> list[str]:
     """Return the columns that gates slice by, or name in conditions, or that a threshold needs."""
     named = [gate.by for gate in config.gates if gate.by]
     named += [condition.column for text in named for condition in parsed(text)]
@@ -499,14 +499,25 @@ FROM_FILE = {f.name for f in dataclasses.fields(Reading)} & {f.name for f in dat
 """Options of reading that the configuration sets where the request does not."""
 
 
-def asked(request: Request) -> Config:
+@dataclass(frozen=True, kw_only=True)
+class AskedConfig(Config):
+    """The settings of one check: those of the files, with what was asked for in their place.
+
+    Attributes:
+        decision: the threshold whose promise is among the gates.
+    """
+
+    decision: Decision | None = None
+
+
+def asked(request: Request) -> AskedConfig:
     """Load the configuration and apply the request, which takes precedence.
 
     Raises:
         UsageError: either of them is wrong, or no input is named.
     """
     by = request.reading.get("by")
-    settings = config.load(request.config, rules=False).over(
+    settings = AskedConfig(**vars(config.load(request.config, rules=False))).over(
         eval=str(request.input) if isinstance(request.input, str | Path) else None,
         slices=tuple(by) if by else None,
         **{name: getattr(request, name) for name in ("fitted_on", "alpha", "bins", "bounds", "seed")},
@@ -549,7 +560,7 @@ def _gates(request: Request, settings: Config, decided: Decision | None) -> list
 
 
 def run(
-    request: Request, progress: Progress | None = None, settings: Config | None = None, diagram: bool = False
+    request: Request, progress: Progress | None = None, settings: AskedConfig | None = None, diagram: bool = False
 ) -> Result:
     """Read the input and judge every gate. The provenance holds path and sha256 of each file, as it was read.
 
@@ -572,8 +583,7 @@ def run(
         plots += source.diagram() if diagram else []
         p = source.predictions
         if settings.decision is not None:
-            settings.decision.refuse_own(source.files, p)
-            settings.decision.refuse_unmapped(p, request.threshold)
+            settings.decision.refuse_rows(source.files, p, request.threshold)
         notes += [*source.unjudged(), *p.notes]
         facts |= {"n": p.n, **p.problem.facts}
         if p.weights is not None and p.weight_kind == "sampling":

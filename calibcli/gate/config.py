@@ -9,7 +9,7 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,6 @@ from calibcli.metrics.registry import METRICS
 from calibcli.scores.columns import Edges, coded
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import NO_VALUE, is_number
-
-if TYPE_CHECKING:
-    from calibcli.gate.decision import Decision
 
 # Conditions such as `site=A & age<=30` choose rows, where a gate's `by` is not the name of a column.
 
@@ -244,12 +241,10 @@ class Config(Stats, Data):
     """All settings of a check.
 
     Attributes:
-        decision: the threshold whose promise is among the gates.
         sources: files that were read.  files: path and sha256 of each.
     """
 
     gates: tuple[Gate, ...] = ()
-    decision: Decision | None = None
     sources: tuple[str, ...] = ()
     files: tuple[Mapping[str, str], ...] = ()
 
@@ -271,7 +266,7 @@ class Config(Stats, Data):
         labels = [self.labels] if os.path.isfile(self.labels) else []  # else it names an array
         return list(filter(None, dict.fromkeys([*paths, *labels])))
 
-    def over(self, **values: Any) -> Config:
+    def over(self, **values: Any) -> Self:
         """Replace the settings whose value is not None."""
         return dataclasses.replace(self, **{k: v for k, v in values.items() if v is not None})
 

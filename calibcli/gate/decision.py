@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from calibcli.gate.config import Condition, Gate
 from calibcli.gate.sources import BY_CLASS
 from calibcli.metrics.report import class_names
 from calibcli.scores.files.source import Source
+from calibcli.scores.input_mistakes import hash_rows
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Floats, Ints, Predictions
 
@@ -58,7 +58,7 @@ class Decision:
     share: Mapping[str, Share] = field(default_factory=dict)
     calibrator: str = ""
     rows: Sequence[str] = ()
-    marks: Sequence[str] = ()
+    marks: Sequence[int] = ()
 
     def scores(self, rows: Predictions) -> tuple[Floats, Ints]:
         """Return (N,) what is compared with the threshold, and the predicted class.
@@ -82,36 +82,66 @@ class Decision:
         Raises:
             InputError: a class or column is missing.
         """
+        return self._reach(rows, *self.scores(rows))
+
+    def _reach(self, rows: Predictions, score: Floats, top: Ints) -> npt.NDArray[np.bool_]:
         if self.by and self.by not in (BY_CLASS, *rows.slices):
             raise InputError(f"{rows.source} has no column '{self.by}', which thresholds depend on", "add it")
-        (score, top), names = self.scores(rows), class_names(rows)
         tau = {value: math.inf if tau is None else tau * (1 - DOUBLE) for value, tau in self.tau.items()}
         if not self.by:
             return score >= tau[""]
         if self.by == BY_CLASS:
-            values = np.array(names)[top if rows.predicted is None else rows.predicted]
+            values = np.array(class_names(rows))[top if rows.predicted is None else rows.predicted]
         else:
             values = rows.slices[self.by]
         return score >= np.array([tau.get(str(value), math.inf) for value in values.tolist()])
 
-    def refuse_own(self, files: Sequence[Mapping[str, Any]], rows: Predictions) -> None:
-        """Refuse to judge the threshold on the rows that it was found on, in their file or in another one.
+    def refuse_rows(self, files: Sequence[Mapping[str, Any]], rows: Predictions, path: str | None) -> None:
+        """Refuse to judge the threshold on the rows that it was found on, in their file or in another one, and on
+        scores that may not have gone through its map.
 
-        Rows are told by marks of their score and label: `marks`. Where scores are few, other rows have the same marks,
-        so that there must be nearly as many of them as there were.
+        Args:
+            files: of the rows, each with its sha256.  path: the file of this threshold.
 
         Raises:
-            InputError: they are those rows.
+            InputError: they are such rows.
         """
         own = next((file["path"] for file in files if file.get("sha256") in self.rows), "")
-        if not own and self.marks and rows.n and rows.record.labelled:
-            here, last = marks(self.scores(rows)[0], rows.labels), self.marks[-1]
-            here = [mark for mark in here if mark <= last]
-            shared = len({*here} & {*self.marks})
-            many = len({*np.round(self.scores(rows)[0], 4).tolist()}) > rows.n / 2 or len(here) > len(self.marks) / 2
-            own = rows.source if many and len(here) >= FEWEST_MARKS and shared >= SAME * len(here) else ""
+        score, top = self.scores(rows)
+        if not own and rows.record.labelled and self._found_on(score, rows.labels):
+            own = rows.source
         if own:
             raise InputError(f"the threshold was found on {own}, whose rows vouch for it too well", "pass other rows")
+        if self.calibrator:
+            self._refuse_unmapped(rows, self._reach(rows, score, top), path)
+
+    def _found_on(self, score: Floats, labels: Any) -> bool:
+        """Return whether rows are those that the threshold was found on, or a part of them, by the marks of their
+        scores (N,) and labels. Where scores are few, other rows have the same marks: then there must be half as many
+        as there were.
+        """
+        here = [mark for mark in marks(score, labels) if self.marks and mark <= self.marks[-1]]
+        many_scores = len(np.unique(np.round(score, 4))) > len(score) / 2
+        tell = len(here) >= FEWEST_MARKS and (many_scores or len(here) > len(self.marks) / 2)
+        return tell and len({*here} & {*self.marks}) >= SAME * len(here)
+
+    def _refuse_unmapped(self, rows: Predictions, accepted: npt.NDArray[np.bool_], path: str | None) -> None:
+        """Refuse scores that may not have gone through the map of the threshold. A column `accept` that is what the
+        threshold decides by these scores, `accepted` (N,), shows that they did.
+        """
+        written = rows.slices.get(ACCEPT)
+        fix = f"calib apply MAP {rows.source} --save mapped.npz --threshold {path} writes what to pass instead"
+        if written is None:
+            problem = (
+                f"the threshold is of scores that went through a map, and nothing shows that those of {rows.source} did"
+            )
+            raise InputError(problem, fix)
+        other = int((accepted != np.isin(np.char.lower(np.asarray(written).astype(str)), ["true", "1"])).sum())
+        if other > 1 + rows.n // ROUNDED:
+            problem = (
+                f"by these scores the threshold decides {other:,} of {rows.n:,} rows otherwise than '{ACCEPT}' says"
+            )
+            raise InputError(f"{problem}: they did not go through its map, or it is another threshold", fix)
 
     @property
     def flags(self) -> str:
@@ -128,33 +158,6 @@ class Decision:
     def evidence(self) -> list[str]:
         """Columns that show whether scores went through the map of the threshold."""
         return [ACCEPT] if self.calibrator else []
-
-    def refuse_unmapped(self, rows: Predictions, path: str | None) -> None:
-        """Refuse scores that may not have gone through the map of the threshold. A column `accept` that is what the
-        threshold decides by these scores shows that they did.
-
-        Args:
-            path: the file of this threshold.
-
-        Raises:
-            InputError: there is no such column, or it says otherwise.
-        """
-        if not self.calibrator:
-            return
-        written = rows.slices.get(ACCEPT)
-        fix = f"calib apply MAP {rows.source} --save mapped.npz --threshold {path} writes what to pass instead"
-        if written is None:
-            problem = (
-                f"the threshold is of scores that went through a map, and nothing shows that those of {rows.source} did"
-            )
-            raise InputError(problem, fix)
-        accepted = np.isin(np.char.lower(np.asarray(written).astype(str)), ["true", "1"])
-        other = int((accepted != self.accepts(rows)).sum())
-        if other > 1 + rows.n // ROUNDED:
-            problem = (
-                f"by these scores the threshold decides {other:,} of {rows.n:,} rows otherwise than '{ACCEPT}' says"
-            )
-            raise InputError(f"{problem}: they did not go through its map, or it is another threshold", fix)
 
     def gates(self, others: Sequence[Gate]) -> list[Gate]:
         """Return rules on other rows: the promise, on the accuracy of accepted rows, and one on their share.
@@ -180,21 +183,21 @@ class Decision:
         return [*(gate for gate in others if self.by or gate.metric not in (ACCURACY, SHARE)), *gates]
 
 
-def marks(score: Floats, labels: Any) -> list[str]:
+def marks(score: Floats, labels: Any) -> list[int]:
     """Return the smallest marks of rows, in order: a hash of the score to four digits, the label, and which of the rows
     with both it is. So the marks of a part of the rows are mostly among those of the whole.
 
     Args:
         score: (N,) in [0, 1].  labels: (N,) codes.
     """
-    keys = np.round(score, 4) + 2.0 * np.asarray(labels[:], np.float64)  # one number for score and label
-    values, member = np.unique(np.round(keys, 4), return_inverse=True)
-    order = np.argsort(member, kind="stable")
-    first = np.searchsorted(member[order], np.arange(len(values)))
-    which = np.empty(len(keys), np.int64)
-    which[order] = np.arange(len(keys)) - first[member[order]]
-    texts = (f"{key:.4f} {i}" for key, i in zip(keys.tolist(), which.tolist(), strict=True))
-    return sorted(hashlib.blake2b(text.encode(), digest_size=4).hexdigest() for text in texts)[:MOST_MARKS]
+    rounded, codes = np.round(score, 4), np.asarray(labels[:])
+    order = np.lexsort((codes, rounded))
+    change = np.append(True, (np.diff(rounded[order]) != 0) | (np.diff(codes[order]) != 0))[: len(order)]
+    places = np.arange(len(order))
+    number = places - np.maximum.accumulate(np.where(change, places, 0))  # of each row among those like it, in order
+    hashes = hash_rows(np.stack([rounded[order], codes[order], number])) >> np.uint64(32)
+    smallest: list[int] = np.sort(hashes)[:MOST_MARKS].tolist()
+    return smallest
 
 
 def load(path: str | Path) -> tuple[Decision, dict[str, str]]:

@@ -25,7 +25,7 @@ from calibcli.metrics.report import ReportOptions, chosen, class_names
 from calibcli.scores import recorded_outputs
 from calibcli.scores.confidence import ABSENT
 from calibcli.scores.files.text_tables import NO_VALUE
-from calibcli.scores.predictions import Floats, Ints, Predictions
+from calibcli.scores.predictions import Array, Floats, Ints, Predictions
 from calibcli.scores.reading_options import fates_of
 
 FEWEST = 20  # labels below which the halves do not tell how far the judge may be trusted
@@ -75,12 +75,14 @@ def read(path: Any, judge: str, how: Mapping[str, Any], labels: str | None = Non
         record, stated={**stated, "judge": judge}, unused=[name for name in record.unused if name != judge]
     )
     labelled = dataclasses.replace(labelled, record=record)
-    verdicts: dict[str, Any] = {"correct": judge} if labelled.top_only else {"labels": judge}
-    if record.predicted and _are_classes(path, judge, column, how, more):
-        verdicts = {"predicted": record.predicted, "labels": judge}
     answers = {"missing": f"answers={fate}"} if (fate := fates_of(how.get("missing")).get("answers")) else {}
-    apart = dict.fromkeys(("labels", "correct", "predicted", "missing"))
-    judged = _judged({**how, **apart, **verdicts, **answers, "by": [column]}, path, judge, more)
+    shared = {**how, **dict.fromkeys(("labels", "correct", "predicted", "missing")), **answers}
+    if record.predicted:  # beside a prediction and a label, verdicts are classes, or say whether it was right
+        as_classes = {**shared, "predicted": record.predicted, "labels": judge, "by": [column, judge]}
+        judged = _judged(as_classes, path, judge, more)
+    if not (record.predicted and _are_classes(judged.slices[judge], judged.slices[column])):
+        verdicts = {"correct" if labelled.top_only else "labels": judge, "by": [column]}
+        judged = _judged({**shared, **verdicts}, path, judge, more)
     cells = np.char.strip(np.asarray(judged.slices[column]).astype(str))
     has_label = ~np.isin(np.char.lower(cells), [*(ABSENT if labelled.top_only else NO_VALUE)])
     here = np.flatnonzero(has_label)
@@ -99,19 +101,10 @@ def read(path: Any, judge: str, how: Mapping[str, Any], labels: str | None = Non
     return JudgedRows(labelled, judged, has_label, judge)
 
 
-def _are_classes(path: Any, judge: str, column: str, how: Mapping[str, Any], more: Mapping[str, Any]) -> bool:
-    """Return whether verdicts beside a prediction and a label are classes, by their words; else they say whether the
-    prediction was right.
-    """
-    alone = {
-        **how,
-        **dict.fromkeys(("correct", "predicted", "labels")),
-        "missing": "labels=drop",
-        "by": [judge, column],
-    }
-    every = recorded_outputs.read(path, **alone, need_labels=False, **more).slices
-    verdicts, labels = ({text.strip() for text in np.asarray(every[name]).astype(str)} for name in (judge, column))
-    return bool(verdicts & labels) and not verdicts - labels - ABSENT
+def _are_classes(verdicts: Array, labels: Array) -> bool:
+    """Return whether verdicts (N,) are classes, by their words: all of them words of the labels (N,)."""
+    of_judge, of_people = ({text.strip() for text in np.asarray(column).astype(str)} for column in (verdicts, labels))
+    return bool(of_judge & of_people) and not of_judge - of_people - ABSENT
 
 
 def _judged(how: Mapping[str, Any], path: Any, judge: str, more: Mapping[str, Any]) -> Predictions:
@@ -207,8 +200,8 @@ class JudgedMean(Statistic):
     def bias(self, level: float) -> tuple[float, float, float]:
         """Return the mean of x(f) - x(y) over the labelled rows, with its interval: how far the judge is off."""
         rows = self.labelled.rows
-        found, verdicts = rows.values.astype(np.float64), self.judged.values[self.has_label]
-        rows = dataclasses.replace(rows, values=verdicts - found)
+        of_labels, of_verdicts = rows.values.astype(np.float64), self.judged.values[self.has_label]
+        rows = dataclasses.replace(rows, values=of_verdicts - of_labels)
         low, high = (np.asarray(end, np.float64) for end in self.labelled.range)
         below, above = rows.reaches((1 - level) / 2, low - high, high - low)
         return rows.value, rows.value - below, rows.value + above
@@ -272,11 +265,11 @@ def report(rows: JudgedRows, options: ReportOptions) -> Result:
         common: dict[str, Any] = {"name": choice.spec, "unit": choice.traits.unit, "better": choice.traits.better}
         if isinstance(labelled, MeanOf) and labelled.mask is None:
             mean = JudgedMean(labelled, judged, rows.has_label)
-            estimates.append(Estimate(**common, value=mean.value, **vars(found := mean.interval(options.level))))
-            if found.detail:
+            estimates.append(Estimate(**common, value=mean.value, **vars(interval := mean.interval(options.level))))
+            if interval.detail:
                 alone = mean.labelled.interval(options.level)
                 ends = [mean.labelled.value, alone.low, alone.high, *mean.bias(options.level)]
-                worth.append([choice.spec, *ends, found.detail["worth_labels"]])
+                worth.append([choice.spec, *ends, interval.detail["worth_labels"]])
         elif options.specs is not None:
             estimates.append(Estimate(**common, value=None, reason=NO_MEAN))
     facts = {

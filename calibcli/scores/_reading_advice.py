@@ -246,17 +246,17 @@ def _of_one(look: ColumnLook, scores: ScoreColumns) -> list[str]:
             out.append(f"{scores.option} --labels {shlex.quote(name)}{event_option}")
     if inside and not predicted and scores.option:
         confidence = scores.option.replace("--scores", "--confidence").replace("--out-of", "--confidence-scale")
-        named = score_name in roles.CONFIDENCE
-        pairs = [pair for pair in _pairs(look, free) if named or score.min() >= 1 / len(free[pair[0]])]
+        is_confidence = score_name in roles.CONFIDENCE
+        pairs = [pair for pair in _pairs(look, free) if is_confidence or score.min() >= 1 / len(free[pair[0]])]
         looks = {pair: _verdicts_or_classes(look, score, *pair) for pair in pairs}
         judged = dict.fromkeys(name for pair in pairs if "verdicts" in looks[pair] for name in pair)
-        found = _verdict_lines(look, [*judged])
+        verdict_lines = _verdict_lines(look, [*judged])
         sure = {name for pair in pairs if looks[pair] == ("verdicts",) for name in pair}
         classes = [pair for pair in pairs if "classes" in looks[pair] and not sure & {*pair}]
-        found += [f"--predicted {shlex.quote(a)} --labels {shlex.quote(b)}" for a, b in classes]
-        if not pairs and (named or not (low and out)) and all(_has_gaps(look, n) for n in labels if n in free):
-            found += _verdict_lines(look, _verdicts(look, two, score))
-        out = [*(() if named and found else out), *(f"{confidence} {line}" for line in found)]
+        verdict_lines += [f"--predicted {shlex.quote(a)} --labels {shlex.quote(b)}" for a, b in classes]
+        if not pairs and (is_confidence or not (low and out)) and all(_gaps(look, n) for n in labels if n in free):
+            verdict_lines += _verdict_lines(look, _verdicts(look, two, score))
+        out = [*(() if is_confidence and verdict_lines else out), *(f"{confidence} {line}" for line in verdict_lines)]
     return out or ([] if predicted else [scores.option])
 
 
@@ -279,11 +279,11 @@ def _pairs(look: ColumnLook, free: Mapping[str, set[str]]) -> list[tuple[str, st
                     or says[1]
                     or (a not in roles.PREDICTED and not says[0] and normal(b) == "label")
                     or (not says[0] and _labels(a) > _labels(b))
-                    or (_labels(a) == _labels(b) and _has_gaps(look, a) and not _has_gaps(look, b))
+                    or (_labels(a) == _labels(b) and _gaps(look, a) and not _gaps(look, b))
                 )
                 out.append((b, a) if first else (a, b))
     named = [pair for pair in out if pair[0] in roles.PREDICTED or _labels(pair[1])]
-    by_people = [pair for pair in named or out if _has_gaps(look, pair[1])]  # others are of two models, or judges
+    by_people = [pair for pair in named or out if _gaps(look, pair[1])]  # others are of two models, or judges
     return (by_people or named or out)[:LINES]
 
 
@@ -306,7 +306,7 @@ def _verdicts_or_classes(look: ColumnLook, score: Floats, a: str, b: str) -> tup
 
 def _verdict_lines(look: ColumnLook, names: Sequence[str]) -> list[str]:
     """Return the lines for columns of verdicts: the one with gaps is of people, and the others of judges."""
-    lacking = {name: sum(cell.lower() in NO_VALUE or cell in UNKNOWN for cell in look.cells[name]) for name in names}
+    lacking = {name: _gaps(look, name) for name in names}
     most = sorted(lacking.values())[-2:]
     gaps = [name for name in names if lacking[name] == most[-1] and most[-1] > 2 * most[0]]  # a judge may lack some
     if len(gaps) == 1 and len(names) > 1:
@@ -328,8 +328,9 @@ def _says_truth(name: str) -> bool:
     return not alone and roles.says(name, roles.TRUTH_WORDS)
 
 
-def _has_gaps(look: ColumnLook, name: str) -> bool:
-    return any(cell.lower() in NO_VALUE or cell in UNKNOWN for cell in look.cells[name])
+def _gaps(look: ColumnLook, name: str) -> int:
+    """Return how many cells of a column hold no value."""
+    return sum(cell.lower() in NO_VALUE or cell in UNKNOWN for cell in look.cells[name])
 
 
 def _lower(cells: Sequence[str]) -> list[str]:
@@ -348,12 +349,12 @@ def _verdicts(look: ColumnLook, two: Mapping[str, set[str]], score: Floats) -> l
     of_words[-1] = [
         name
         for name in of_words[-1]
-        if _has_gaps(look, name) or column_evidence.rises(score, np.isin(_lower(look.cells[name]), ["yes"]))
+        if _gaps(look, name) or column_evidence.rises(score, np.isin(_lower(look.cells[name]), ["yes"]))
     ]
     other = roles.ERROR_WORDS | roles.PREDICTION_WORDS
     of_words = [[name for name in names if not roles.says(name, other)] for names in of_words]
     every = [name for names in of_words for name in names]
-    if not any(_has_gaps(look, name) for name in every):
+    if not any(_gaps(look, name) for name in every):
         every = next((names for names in of_words if names), [])
     return [n for i, n in enumerate(every) if all(look.cells[n] != look.cells[m] for m in every[:i])]
 

@@ -99,9 +99,9 @@ def _without_margins(contents: FileContents, names: list[str]) -> list[str]:
         name: column_evidence.numbers(contents.arrays, [name]) for name in names if _scalars(contents.arrays[name])
     }
     claimed = [name for name in names if roles.SCORE_KINDS.get(normal(name)) == "probabilities"]
-    rest = [tables.get(name) for name in names if name not in claimed and normal(name) not in roles.SCORE_KINDS]
-    margins = [table is not None and bool(((table < 0) | (table > 1)).any()) for table in rest]
-    return claimed if len(claimed) == 1 and len(rest) == len(names) - 1 and all(margins) else names
+    others = [tables.get(name) for name in names if name not in claimed and normal(name) not in roles.SCORE_KINDS]
+    margins = [table is not None and bool(((table < 0) | (table > 1)).any()) for table in others]
+    return claimed if len(claimed) == 1 and len(others) == len(names) - 1 and all(margins) else names
 
 
 def _others_like(contents: FileContents, chosen: str) -> list[str]:
@@ -1243,9 +1243,9 @@ def no_labels(contents: FileContents, scores: str, raw: Named) -> str:
     if shares and declared_kind(contents, scores) == "probabilities" and not column_evidence.are_probabilities(table):
         look = lines_of_options.ColumnLook(contents)  # each may be of one class, by another model
         each = [lines_of_options.of_one(name, column) for name, column in zip(members, table.T, strict=True)]
-        found = [line for line in lines_of_options.lines(look, each) if "--labels" in line or "--correct" in line]
-        if 0 < len(found) <= 2 * len(members):
-            return f"choose one: {' or '.join(found)}"
+        labelled = [line for line in lines_of_options.lines(look, each) if "--labels" in line or "--correct" in line]
+        if 0 < len(labelled) <= 2 * len(members):
+            return f"choose one: {' or '.join(labelled)}"
     option_lines = lines_of_options.lines_with_labels(contents, scores, table, contents.classes.get(scores))
     fix = "labels in a file of their own: --labels FILE"
     return (

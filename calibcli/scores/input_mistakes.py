@@ -224,9 +224,7 @@ class TiedScores(Mistake):
 
     def verdict(self, outcome: Outcome) -> list[str]:
         """Return notes on ties, and on labels that all equal the predicted class."""
-        ties, n, order = self, outcome.scan.finite, outcome.scan[ClassOrder]
-        if outcome.scan.k == 1 and order.margins:
-            ties, n = order.one_column(outcome.kind)
+        ties, n = self._counted(outcome)
         notes = []
         if ties.tied:
             low, high = ties.right / n, (ties.right + ties.tied_right) / n
@@ -234,13 +232,22 @@ class TiedScores(Mistake):
                 f"{ties.tied:,} of {n:,} rows have several largest scores: the first class counts as predicted, by "
                 f"other rules accuracy is {low:.4g} to {high:.4g}" + (" (unweighted)" if outcome.weighted else "")
             )
-        if ties.right == n >= PERFECT and ties.chances[outcome.kind != "probabilities"] < math.log(UNLIKELY):
+        if self.all_right(outcome):
             fault = "every label is the class with the largest score"
-            notes.append(f"{fault}, in all {n:,} rows: {FROM_PREDICTIONS}")
+            notes.append(f"{fault}, in all {n:,} rows: were the labels made from the predictions?")
         return notes
 
+    def all_right(self, outcome: Outcome) -> bool:
+        """Whether every label is the predicted class, in more rows than a model with such scores would have right."""
+        ties, n = self._counted(outcome)
+        return ties.right == n >= PERFECT and ties.chances[outcome.kind != "probabilities"] < math.log(UNLIKELY)
 
-FROM_PREDICTIONS = "were the labels made from the predictions?"
+    def _counted(self, outcome: Outcome) -> tuple[TiedScores, int]:
+        """Return the counts, of one column those of its margins, and the number of rows."""
+        order = outcome.scan[ClassOrder]
+        if outcome.scan.k == 1 and order.margins:
+            return order.one_column(outcome.kind)
+        return self, outcome.scan.finite
 
 
 @lru_cache(maxsize=4)
@@ -612,7 +619,9 @@ def rounding_step(scores: Array, n: int) -> float:
         return 0.0
     slack = 1e-12 if scores.dtype.itemsize > 4 else 2e-7  # of a score, by its own rounding
     written = next((10**d for d in range(2, 7) if _multiples(values, 10**d, slack * 10**d)), 0)
-    for m in range(2, written // 20):  # multiples of 1/m that were rounded to these decimals, and hardly by chance
+    for m in range(
+        2, min(written // 20, 1001)
+    ):  # multiples of 1/m that were rounded to these decimals, and hardly by chance
         near = m / (2 * written) + slack * m
         if near <= 0.1 and (2 * near) ** len(values) < 1e-6 and _multiples(values, m, near):
             return 1 / m

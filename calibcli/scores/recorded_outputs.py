@@ -45,7 +45,7 @@ from calibcli.scores.files.arrays import FileContents, blocks, class_names, join
 from calibcli.scores.files.roles import CLASSES, CONFIDENCE, LABELS, ONE_SCORE, SCORES
 from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, suffixes
 from calibcli.scores.files.text_tables import NoHeader
-from calibcli.scores.input_mistakes import FROM_PREDICTIONS, RepeatedRows, scan
+from calibcli.scores.input_mistakes import RepeatedRows, TiedScores, scan
 from calibcli.scores.predictions import Array, Ints, Kind, LeftOut, Named, PickedScores, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading, fates_of
 from calibcli.scores.reading_record import Ground, ReadingRecord
@@ -298,8 +298,9 @@ def _one_dataset(
             notes[:0] = [unrelated] if unrelated else []
         notes += _sorted_in_each_row(rows, kind, confirmed)
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
-        notes += scanned.verdicts(Outcome(scanned, kind, binary.classes, bool(reading.weights), clip, sure))
-        if any(FROM_PREDICTIONS in note for note in notes) and not reading.labels:
+        outcome = Outcome(scanned, kind, binary.classes, bool(reading.weights), clip, sure)
+        notes += scanned.verdicts(outcome)
+        if not reading.labels and scanned[TiedScores].all_right(outcome):
             array_names.refuse_predictions(first, label_name, where)
         others, causes = _usable(aside, every, scanned, reading, where)
         keep = rows.keep if kept is None else np.append(np.asarray(rows.keep), others)

@@ -198,12 +198,12 @@ class ExportRequest:
         rows = self.data
         if not isinstance(rows, Predictions):
             options = {"labels": None, **self.reading, "need_labels": False}
-            said = {} if self.reading else dict(self.scaler.metadata.get("read") or {})  # of the rows of the fit
-            said = {name: value for name, value in said.items() if name not in ("labels", "event")}
+            of_fit = {} if self.reading else self.scaler.reading
+            columns = {name: option for name, option in of_fit.items() if name not in ("labels", "event")}
             try:
-                rows = recorded_outputs.read(self._source(), **{**options, **said})
+                rows = recorded_outputs.read(self._source(), **{**options, **columns})
             except InputError:
-                if not said or self.data is None:
+                if not columns or self.data is None:
                     raise
                 rows = recorded_outputs.read(self._source(), **options)
         check_classes(self.scaler, rows)

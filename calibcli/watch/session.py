@@ -24,7 +24,7 @@ from calibcli.core.number_format import first_few
 from calibcli.core.options import Nats, PerYear, Share, check_options
 from calibcli.core.result import Result
 from calibcli.gate import check
-from calibcli.gate.check import Baselines, columns_wanted
+from calibcli.gate.check import AskedConfig, Baselines, columns_wanted
 from calibcli.gate.config import Config
 from calibcli.gate.options import Request
 from calibcli.gate.sources import RecordedOutputs, otherwise, recorded_reading
@@ -495,8 +495,7 @@ class WatchSession:
             rows = dataclasses.replace(rows, classes=old.names or rows.classes)
         source = RecordedOutputs(rows, config)
         if config.decision is not None:
-            config.decision.refuse_own(source.files, rows)
-            config.decision.refuse_unmapped(rows, self.terms.rules.threshold)
+            config.decision.refuse_rows(source.files, rows, self.terms.rules.threshold)
         read = recorded_reading(source)
         if read is not None and (problem := otherwise(config, read)):
             raise InputError(f"{problem}; nothing was counted", "mend the export, or calib init --update")
@@ -675,7 +674,7 @@ class WatchSession:
         notes = list(dict.fromkeys([*result.notes, *self.notes]))
         return dataclasses.replace(result, notes=notes, provenance={"inputs": self.files})
 
-    def _config(self, named: str, baseline: str) -> Config:
+    def _config(self, named: str, baseline: str) -> AskedConfig:
         """Return the rules of the options, or without any those of the state."""
         request = self.terms.rules
         asked = bool(request.max or request.min or request.margin or request.config or request.threshold)
