@@ -105,7 +105,10 @@ def check(data: Dataset, model: nn.Module, kind: str | None = None, drawn: bool 
             raise InputError(problem, "call their array tokens or input_ids (in Python: a dict by name)") from None
         if isinstance(error, IndexError):
             raise _beyond(range(min(FIRST, len(data))), error) from None
-        raise InputError(_misfit(data, model, error), "pass --layout, or a data set made for this model") from None
+        fix = "pass --layout, or a data set made for this model"
+        if "unexpected keyword argument" in str(error):
+            fix = "choose the arrays that its forward pass takes by --inputs (in Python: leave others out of the dict)"
+        raise InputError(_misfit(data, model, error), fix) from None
     finally:
         for module, mode in modes:
             module.training = mode

@@ -81,7 +81,9 @@ def outputs(model: Any, inputs: Inputs) -> Tensor:
         elif isinstance(output, tuple | list) and output:
             output = output[0]
     if not isinstance(output, Tensor):
-        raise InputError(f"the model returned {type(output).__name__}, not logits", "return a tensor (rows, classes)")
+        names = f" of {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
+        fix = "return a tensor (rows, classes), or call it 'logits' in a dict"
+        raise InputError(f"the model returned {type(output).__name__}{names}, not logits", fix)
     if output.ndim != 2 or output.shape[0] != rows:
         shape = tuple(output.shape)
         sequence = "of a sequence, those of one position: logits[:, -1]"

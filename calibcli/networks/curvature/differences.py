@@ -66,8 +66,9 @@ class Choices(TorchFunctionMode):
             place = result[1] if result[1].ndim == x.ndim else result[1].unsqueeze(dim)
             self.noted.append(lambda x: type(result)((x.gather(dim, place).view_as(result[1]), result[1])))
         else:
-            # hooks of its own, as those of a checkpoint around it count what is saved
-            with torch.autograd.graph.saved_tensors_hooks(Tensor.detach, Tensor.detach):
+            # gradients also within no_grad() and the forward pass of a custom function; hooks of its own, as those of
+            # a checkpoint around it count what is saved
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(Tensor.detach, Tensor.detach):
                 leaf = before.clone().requires_grad_()
                 value = func(leaf.clone(), *more, **kwargs)
                 (slope,) = torch.autograd.grad(value.sum(), leaf)
