@@ -141,8 +141,8 @@ def _second_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tens
     all_four = [v, w, *_products(problem, loss, logits, [v, w])]
     hv = all_four[2]
     if not math.isfinite(_norm([*hv, *all_four[3]])):
-        error = SecondDerivative(problem, hessian_scalar(loss)).not_finite("a Hessian-vector product")
-        raise NoSecondDerivative(error.problem, error.fix)
+        infinite = SecondDerivative(problem, hessian_scalar(loss)).not_finite("a Hessian-vector product")
+        raise NoSecondDerivative(infinite.problem, infinite.fix)
     result.asymmetry = _asymmetry(*all_four)
     if result.asymmetry > SYMMETRIC and (why := _asymmetric(problem, loss, all_four, result.asymmetry)):
         raise why
