@@ -85,7 +85,7 @@ class GivenNumbers:
         design = np.hstack([chebyshev.chebvander(given[:, 0] / scale, DEGREE), given[:, 1:], off[:, -1:]])
         kept, _ = np.linalg.qr(design[:, :-1])  # (A, columns)
         left, z = (one - kept @ (kept.T @ one) for one in (last, off[:, -1]))
-        size = max(float(np.linalg.norm(z)), TINY)
+        size = float(np.linalg.norm(z)) or 1.0
 
         found, *_ = np.linalg.lstsq(design, last, rcond=None)
         tangent = chebyshev.chebval(given[:, 0] / scale, chebyshev.chebder(found[: DEGREE + 1])) / scale  # (A,)
