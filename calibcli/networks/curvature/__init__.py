@@ -33,7 +33,7 @@ from calibcli.networks.curvature.problem import CurvatureProblem, Forward, Index
 from calibcli.networks.curvature.quantities import DEFAULT, QUANTITIES, QuantityEstimates, QuantityTraits
 from calibcli.networks.curvature.saved_state import State, identity
 from calibcli.networks.curvature.selftest import SelfTest, check
-from calibcli.networks.dataset import Dataset
+from calibcli.networks.dataset import Dataset, decoded_once
 from calibcli.networks.device import held_signals
 from calibcli.networks.losses import final, objective, pressing
 
@@ -397,7 +397,7 @@ def opened(
 ) -> tuple[checkpoint.Checkpoint, Dataset]:
     """Open model and data as `curvature` does, and check that they fit; `rows` are options of `dataset.load`."""
     loaded = checkpoint.of(model, arch, arch_file, trust, data).with_gradients(2)
-    dataset = loaded.open_data(data, "test", "validation", **rows, trust=trust)
+    dataset = decoded_once(loaded.open_data(data, "test", "validation", **rows, trust=trust))
     inference.check(dataset, loaded.model, kind)
     return loaded, dataset
 
