@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -174,6 +175,23 @@ def test_a_path_has_few_screens_and_says_what_comes_next(name: str) -> None:
 def test_a_page_that_is_read_is_not_long(page: Path) -> None:
     if page.name not in LOOKED_UP and page.parent.name not in ("measured", "studies"):
         assert len(page.read_text(encoding="utf-8").splitlines()) <= LONG
+
+
+def test_the_figures_are_what_the_commands_under_them_draw() -> None:
+    """`python docs/figures.py` draws them again."""
+    script = [sys.executable, str(ROOT / "docs" / "figures.py"), "--check"]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_figure_of_the_page_has_a_command_under_it() -> None:
+    """A command writes to the file or the folder of the picture, and no picture is kept that the page does not show."""
+    page = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]*\]\((images/[^)]+)\)", page)
+    assert len(shown) > 20
+    for link in shown:
+        assert re.search(rf"-o (?:{re.escape(link)}|{re.escape(link.rpartition('/')[0])}/)(?:\s|$)", page), link
+    assert {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs" / "images").rglob("*.png")} == set(shown)
 
 
 def test_words_are_in_the_order_of_the_alphabet() -> None:
