@@ -194,6 +194,14 @@ def test_every_figure_of_the_page_has_a_command_under_it() -> None:
     assert {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs" / "images").rglob("*.png")} == set(shown)
 
 
+def test_the_table_beside_other_tools_is_the_output_of_its_script() -> None:
+    page = (ROOT / "docs" / "beside.md").read_text(encoding="utf-8")
+    table = page[page.index("<!-- beside -->\n") + 16 : page.index("<!-- /beside -->")]
+    printed = (ROOT / "benchmarks" / "results" / "beside.txt").read_text(encoding="utf-8")
+    assert len(table.splitlines()) > 20
+    assert printed.endswith(table)
+
+
 def test_words_are_in_the_order_of_the_alphabet() -> None:
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     words = [word.lower() for word in re.findall(r"(?m)^\*\*([^*]+?)[.,]?\*\*", text)]

@@ -221,7 +221,7 @@ class TextCommand(HelpStyle, TyperCommand):
         if own and own[0].panel:
             for one in self.get_params(ctx):
                 if getattr(one, "rich_help_panel", None) is None and one.param_type_name == "option":
-                    one.rich_help_panel = SHARED  # type: ignore[attr-defined]
+                    one.rich_help_panel = SHARED
         super().format_help(ctx, formatter)
 
 
