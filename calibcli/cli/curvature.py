@@ -42,7 +42,7 @@ def command(
     outputs: reading_options.OutputOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
-    """Measure eigenvalues, trace and spectrum of the Hessian of the loss at a checkpoint.
+    """Measure eigenvalues, trace and spectrum of the loss's Hessian.
 
     Example: calib curvature model.safetensors --data digits.npz#test -w lambda_max -w trace -o curvature.png
 
