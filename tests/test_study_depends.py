@@ -142,7 +142,7 @@ def test_the_networks_of_the_study_are_those_that_a_seed_draws() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
-        (', on = ', ', off = ', "no key 'off'"),
+        (", on = ", ", off = ", "no key 'off'"),
         ('on = "temperature"', 'on = "heat"', "'heat' is not measured"),
         ('beside = ["error", "train_nll"]', 'beside = ["eror"]', "'eror' is not measured"),
         ('drawn = "60 ', 'more = "60 ', "no key 'more'"),

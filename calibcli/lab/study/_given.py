@@ -36,7 +36,7 @@ class GivenNumbers:
         The seeds' part of the errors is pooled over arms, without what a seed does to all of them. That of the rows is
         the covariance of two seeds, since what is a seed's own is in the first part already.
         """
-        logs = (values > 0).all(axis=(1, 2))  # (P,)
+        logs = np.asarray((values > 0).all(axis=(1, 2)))  # (P,)
         values = np.log(values, out=values.copy(), where=logs[:, None, None])
         _, arms, count = values.shape
         off = values - values.mean(axis=2, keepdims=True)
