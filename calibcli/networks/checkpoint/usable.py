@@ -39,8 +39,10 @@ def refuse(
     """
     tensors = [*model.parameters(), *model.buffers()]
     kinds = {kind.__name__ for part in (*model.modules(), *tensors) for kind in type(part).__mro__} & SHARDED
-    if kinds and not (fully_sharded and kinds == {"FSDPModule", "DTensor"}):
-        raise InputError("the weights of the network are sharded over processes (FSDP, DTensor)", GATHER)
+    # of weights that are gathered for a forward pass the modules tell alone
+    if kinds and not (fully_sharded and "FSDPModule" in kinds <= {"FSDPModule", "DTensor"}):
+        fix = f"{GATHER}; curvature(..., products='gradients') takes it as it is" if "FSDPModule" in kinds else GATHER
+        raise InputError("the weights of the network are sharded over processes (FSDP, DTensor)", fix)
     # accelerate puts a hook on each module whose weights it brings when they are needed
     if any(tensor.is_meta for tensor in tensors):
         if any(hasattr(module, "_hf_hook") for module in model.modules()):

@@ -33,6 +33,9 @@ def check(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     """
     let_go(model)  # what was gathered for a forward pass is in the place of its parameters
     for name, p in model.named_parameters():
+        if hasattr(p, "device_mesh") and p.device_mesh.ndim > 1:
+            fix = "shard it over a mesh of one dimension, or gather the weights into a network that is not sharded"
+            raise InputError(f"parameter '{name}' is sharded over a mesh of {p.device_mesh.ndim} dimensions", fix)
         if p.dtype != dtype and p.is_floating_point():
             has, fix = str(p.dtype)[6:], f"call model.to(torch.{str(dtype)[6:]}) before fully_shard"
             fix = f"pass dtype='{has}', or {fix}" if has in devices.DTYPES else fix
