@@ -161,8 +161,9 @@ def one_of_two(name: str) -> None:
             e.name.partition(":")[0]: [e.value, e.detail["estimator_low"], e.detail["estimator_high"]]
             for e in found.estimates
         }
-        print(json.dumps({"estimates": estimates, "logits": logits}))
-    distributed.destroy_process_group()
+        print(json.dumps({"estimates": estimates, "logits": logits}), flush=True)
+    distributed.barrier()
+    os._exit(0)  # threads of gloo may abort a process that ends
 
 
 if __name__ == "__main__":

@@ -236,7 +236,7 @@ def test_the_option_that_a_refusal_names_works(
 
 
 SHARDED = """
-import json, sys, torch, calibcli
+import json, os, sys, torch, calibcli
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -250,16 +250,16 @@ for layer in model.layers.layers:
     fully_shard(layer, mesh=(mesh := init_device_mesh("cpu", (2,))))
 fully_shard(model, mesh=mesh).train()
 before = [p.to_local().clone() for p in model.parameters()]
-asked = ["lambda_max", "grad_norm", "trace:probes=2"][: int(sys.argv[2])]
-found = calibcli.curvature(model, (x[:9], y[:9]), *asked, products="gradients", device="cpu")
+found = calibcli.curvature(model, (x[:9], y[:9]), "lambda_max", "grad_norm", products="gradients", device="cpu")
 assert model.training and all(p.grad is None for p in model.parameters())
 assert all(torch.equal(p.to_local(), b) for p, b in zip(model.parameters(), before))
 values = [[e.value, e.detail["estimator_low"], e.detail["estimator_high"]] for e in found.estimates]
 every = [None, None]
 distributed.all_gather_object(every, values)
 if distributed.get_rank() == 0:
-    print(json.dumps(every))
-distributed.destroy_process_group()
+    print(json.dumps(every), flush=True)
+distributed.barrier()
+os._exit(0)  # threads of gloo may abort a process that ends
 """
 
 
@@ -271,15 +271,14 @@ def test_two_processes_that_share_the_weights_find_what_one_does(tmp_path: Path)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(calibcli.__file__).parent.parent)}
     done = subprocess.run(
-        [*command, str(Path(__file__).parent), "3"], capture_output=True, text=True, env=environment, check=False
+        [*command, str(Path(__file__).parent)], capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
     one, other = json.loads(done.stdout.splitlines()[-1])
     assert one == other
     model, x, y = fitted("encoder", torch.float32)
-    plain = measure(model, (x[:9], y[:9]), "lambda_max:tol=1e-6", "grad_norm", "trace:exact=true", loss=CE).estimates
-    (top, low, high), (slope, *_), (trace, least, most) = one
+    plain = measure(model, (x[:9], y[:9]), "lambda_max:tol=1e-6", "grad_norm", loss=CE).estimates
+    (top, low, high), (slope, *_) = one
     assert low <= plain[0].value <= high
     assert abs(top - plain[0].value) <= 1e-3 * plain[0].value
     assert slope == pytest.approx(plain[1].value, rel=1e-5)
-    assert 2 * least - trace <= plain[2].value <= 2 * most - trace

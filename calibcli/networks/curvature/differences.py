@@ -328,10 +328,21 @@ class GradientDifferences(Moving):
         return [self._found(vector) for vector in vectors]
 
     def by_group(self, vector: Tensor) -> Iterator[Part]:
-        self._found(vector)  # which finds the step
+        self._found(vector)
+        self._lengthen(vector)
         problem, pieces = self.problem, self.problem.split(vector)
         micro = min(problem.layout.micro, problem.layout.group)
         return grouped(problem, ((rows, self.times(at, pieces)) for rows, at in self._graphs(micro)))
+
+    def _lengthen(self, vector: Tensor) -> None:
+        """Take the longest step for a vector at which t is small, of those that double: rounding is least there."""
+        (step, t), pieces = self.last, self.problem.split(vector / norm(vector))
+        for _ in range(ATTEMPTS):
+            _, longer = self.problem.guard(lambda: self._once(pieces, 2 * step))  # noqa: B023
+            if longer >= t and longer > 4 * TRUNCATED[self.problem.dtype] * self.size_of_h:
+                break
+            step, t = 2 * step, longer
+        self.step, self.last, self.truncation = step, (step, t), max(self.truncation, t)
 
     def at_home(self, vector: Tensor) -> None:
         """Find the step for vectors like this one (size,), of which rounding may hide the product."""
@@ -346,14 +357,13 @@ class GradientDifferences(Moving):
         if length == 0:
             return self.problem.zero().to(vector.dtype)
         pieces, unit = self.problem.split(vector / length), TRUNCATED[self.problem.dtype]
-        least, best, product = math.inf, self.step, vector
+        least, best, product, size, aim = math.inf, self.step, vector, self.size_of_h, self.floor
         step, grow = self.step, False
         for _ in range(ATTEMPTS):
             found, t = self.problem.guard(lambda: self._once(pieces, step))  # noqa: B023
-            self.size_of_h = max(self.size_of_h, norm(found))
-            aim = max(unit * self.size_of_h, self.floor)
             if t < least:
-                least, best, product = t, step, found
+                least, best, product, size = t, step, found, max(self.size_of_h, norm(found))
+                aim = max(unit * size, self.floor)
             elif grow:
                 self.floor = least
                 break
@@ -364,9 +374,9 @@ class GradientDifferences(Moving):
             step = best * (4 if grow else self._factor(aim, least))
         rounded = aim < least > self.last[1] and best < self.last[0]
         self.step = self.last[0] if rounded else best * self._factor(aim, least)
-        self.last, self.truncation = (best, least), max(self.truncation, least)
-        if strict and least >= UNKNOWN * self.size_of_h:
-            problem = f"differences of gradients change by {least / self.size_of_h:.1g} of their size at every step"
+        self.last, self.truncation, self.size_of_h = (best, least), max(self.truncation, least), size
+        if strict and least >= UNKNOWN * size:
+            problem = f"differences of gradients change by {least / size:.1g} of their size at every step"
             fix = "the model rounds, or has kinks that are not known: try --dtype float64, or -w lambda_max_ggn"
             raise InputError(problem, fix)
         return product.mul_(length)
