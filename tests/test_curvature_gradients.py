@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from curvature_models import dense, setup
-from test_curvature_differences import ONCE, TWICE, Made, Net, trained
+from test_curvature_differences import ONCE, TWICE, Made, Net, rereading, through, trained
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -161,11 +161,11 @@ def test_everything_else_that_gradients_give() -> None:
     model, x, y = setup("mlp")
     h = dense(model, x, y, CE)[0]
     values = torch.linalg.eigvalsh(h)
-    specs = "lambda_min", "top:k=2", "trace:precision=0.02", "density:steps=10", "adaptive_lambda", "grad_norm"
+    specs = "lambda_min", "top:k=2", "trace:probes=3", "density:steps=10", "adaptive_lambda", "grad_norm"
     found = measure(model, (x, y), *specs, **ALONE)
     assert found["lambda_min"].value == pytest.approx(float(values[0]), rel=1e-3)
     assert found["top:k=2", "k=2"].value == pytest.approx(float(values[-2]), rel=1e-3)
-    trace = found["trace:precision=0.02"]
+    trace = found["trace:probes=3"]
     half = float(trace.detail["estimator_high"]) - trace.value
     assert abs(trace.value - float(h.trace())) <= 2 * half
     exact = measure(model, (x, y), *specs, loss=CE)
@@ -203,6 +203,14 @@ def test_another_order_of_calls_is_refused() -> None:
     model = Net(turning, first=nn.Linear(4, 5), last=nn.Linear(5, 3))
     with pytest.raises(InputError, match="calls other functions at weights nearby"):
         measure(model, (torch.randn(40, 4) / 9, torch.arange(40) % 3), "lambda_max", **ALONE)
+
+
+def test_layers_that_are_computed_again_are_refused() -> None:
+    """There a ReLU would be on another side than it was."""
+    model, x, y = trained(through(rereading))
+    with pytest.raises(InputError, match="calls other functions at weights nearby") as caught:
+        measure(model, (x, y), "lambda_max", **ALONE)
+    assert "checkpointing" in caught.value.fix
 
 
 @pytest.mark.parametrize("spec", ["fisher_rao", "trace:exact=true", "lambda_max after"])

@@ -41,7 +41,7 @@ def refuse(
     kinds = {kind.__name__ for part in (*model.modules(), *tensors) for kind in type(part).__mro__} & SHARDED
     # of weights that are gathered for a forward pass the modules tell alone
     if kinds and not (fully_sharded and "FSDPModule" in kinds <= {"FSDPModule", "DTensor"}):
-        fix = f"{GATHER}; curvature(..., products='gradients') takes it as it is" if "FSDPModule" in kinds else GATHER
+        fix = f"call curvature(..., products='gradients'), or {GATHER}" if "FSDPModule" in kinds else GATHER
         raise InputError("the weights of the network are sharded over processes (FSDP, DTensor)", fix)
     # accelerate puts a hook on each module whose weights it brings when they are needed
     if any(tensor.is_meta for tensor in tensors):

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import CheckpointError
 
 from calibcli.core.errors import InputError, UsageError
 from calibcli.networks import device as devices
@@ -36,6 +37,7 @@ from calibcli.networks.curvature.operator import (
     ggn_scalar,
     grouped,
     hessian_scalar,
+    inner,
     norm,
     slope,
 )
@@ -256,7 +258,8 @@ class GradientDifferences(Moving):
 
     With t = ‖D(ε) - D(2ε)‖ / 3, the step of the next product is the last times √(`TRUNCATED` ‖H‖ / t), from an eighth
     to 8. It is taken again if t > 4 `TRUNCATED` ‖H‖; where t then grew as ε shrank, that is rounding. ‖H‖ is the
-    largest ‖R‖ of a unit vector so far, first that of the gradient's direction.
+    largest ‖R‖ of a unit vector so far, first that of the gradient's direction. For sums by group, of which eigenvalues
+    are certified, the step is then doubled while t stays as small.
 
     Args:
         problem: the model and data.
@@ -294,7 +297,10 @@ class GradientDifferences(Moving):
         with self.moved(along, by):
             with choices.kept():
                 total = scalar(self.problem.outputs(_copies(inputs)), labels)
-            return sharded.gradients(total, self.problem.tensors, self.problem.model)
+            try:
+                return sharded.gradients(total, self.problem.tensors, self.problem.model)
+            except CheckpointError:  # layers that are computed again, of which other tensors were saved
+                raise _other_path() from None
 
     def _pair(self, at: Any, along: Sequence[Tensor], step: float) -> list[list[Tensor]]:
         """Compute D(ε) and D(2ε) in the coordinates, a piece per tensor."""
@@ -309,11 +315,11 @@ class GradientDifferences(Moving):
         along = self.along(pieces)
         if (length := _norm(along)) == 0:
             return [torch.zeros_like(p) for p in pieces]
-        fine, coarse = self._pair(at, along, self._step(length))
+        fine, coarse = self._pair(at, along, self._step(length, self.step))
         return [(4 * f - c) / 3 for f, c in zip(fine, coarse)]
 
-    def _step(self, length: float) -> float:
-        return self.step * max(self.length, 1e-3) / length
+    def _step(self, length: float, step: float) -> float:
+        return step * max(self.length, 1e-3) / length
 
     def _graphs(self, micro: int) -> Iterator[tuple[range, Any]]:
         for rows in self.problem.layout.batches(micro):
@@ -338,7 +344,7 @@ class GradientDifferences(Moving):
         """Take the longest step for a vector at which t is small, of those that double: rounding is least there."""
         (step, t), pieces = self.last, self.problem.split(vector / norm(vector))
         for _ in range(ATTEMPTS):
-            _, longer = self.problem.guard(lambda: self._once(pieces, 2 * step))  # noqa: B023
+            _, longer = self._once(pieces, 2 * step)
             if longer >= t and longer > 4 * TRUNCATED[self.problem.dtype] * self.size_of_h:
                 break
             step, t = 2 * step, longer
@@ -360,7 +366,7 @@ class GradientDifferences(Moving):
         least, best, product, size, aim = math.inf, self.step, vector, self.size_of_h, self.floor
         step, grow = self.step, False
         for _ in range(ATTEMPTS):
-            found, t = self.problem.guard(lambda: self._once(pieces, step))  # noqa: B023
+            found, t = self._once(pieces, step)
             if t < least:
                 least, best, product, size = t, step, found, max(self.size_of_h, norm(found))
                 aim = max(unit * size, self.floor)
@@ -387,17 +393,18 @@ class GradientDifferences(Moving):
 
     def _once(self, pieces: Sequence[Tensor], step: float) -> tuple[Tensor, float]:
         """Multiply the mean over rows by a unit vector; also return ‖D(ε) - D(2ε)‖ / 3."""
-        before, self.step = self.step, step
-        try:
-            along, sums = self.along(pieces), (Total(self.problem), Total(self.problem))
-            if (length := _norm(along)) == 0:
-                return self.problem.zero(), 0.0
+        along = self.along(pieces)
+        if (length := _norm(along)) == 0:
+            return self.problem.zero(), 0.0
+
+        def work() -> list[Tensor]:
+            sums = Total(self.problem), Total(self.problem)
             for _, at in self._graphs(self.problem.layout.micro):
-                for total, part in zip(sums, self._pair(at, along, self._step(length))):
+                for total, part in zip(sums, self._pair(at, along, self._step(length, step))):
                     total.add(part)
-        finally:
-            self.step = before
-        fine, coarse = (self.mean(total.value()) for total in sums)
+            return [total.value() for total in sums]
+
+        fine, coarse = map(self.mean, self.problem.guard(work))
         change = fine - coarse
         return fine.add_(change, alpha=1 / 3), norm(change) / 3
 
@@ -406,16 +413,26 @@ class GradientDifferences(Moving):
         total = Total(self.problem)
         steepest: list[tuple[float, int]] = []
         for rows in self.problem.layout.batches():
-            total.add(self.problem.gradients(rows, self.scalar, graph=False))
+            gradient = self.problem.gradients(rows, self.scalar, graph=False)
+            if not steepest:
+                self._check(rows, gradient)
+            total.add(gradient)
             with torch.no_grad():
                 z, labels = self.problem.logits(rows)
             each = self.slope(z, labels).norm(dim=1).tolist()
             steepest = sorted([*steepest, *zip(each, rows)], reverse=True)[:2]
         self.steep = torch.tensor([row for _, row in steepest] or [0])
-        gradient = self.mean(total.value())
+        mean = self.mean(total.value())
         self.size_of_h = 1e-300
-        self._found(gradient if norm(gradient) > 0 else torch.ones_like(gradient))
+        self._found(mean if norm(mean) > 0 else torch.ones_like(mean))
         self.truncation, self.floor, self.last = 0.0, 0.0, (0.0, 0.0)
+
+    def _check(self, rows: range, gradient: list[Tensor]) -> None:
+        """Refuse a model whose gradient at w changes where choices are kept, as where layers are computed again."""
+        kept = self._gradient(self.at(rows), [torch.zeros_like(g) for g in gradient], 0.0)
+        off = _norm([a - b for a, b in zip(kept, gradient)])
+        if off > 1e-3 * _norm(gradient):
+            raise _other_path()
 
     def error(self, value: float, vector: Callable[[], Tensor]) -> float:
         """Estimate how far products with a unit vector may be off: the largest t, and twice an error of rounding.
@@ -432,10 +449,12 @@ class GradientDifferences(Moving):
                 exact = self.problem.product(gradients, self.problem.split(x))
             off, what = norm(product - torch.cat([p.reshape(-1) for p in exact])) / count, "from double backward"
         else:
-            z = signs(len(x), 0, 0, range(CHECKED)).to(x)  # (CHECKED, P)
-            pieces = (self.times(at, self.problem.split(one)) for one in z)
-            others = torch.stack([torch.cat([p.reshape(-1) for p in of_one]) for of_one in pieces])
-            off = float((z @ product - others @ x).double().square().mean().sqrt()) / count
+            square = 0.0
+            for number in range(CHECKED):
+                z = signs(len(x), 0, 0, range(number, number + 1))[0].to(x)
+                other = torch.cat([p.reshape(-1) for p in self.times(at, self.problem.split(z))])
+                square += (inner(z, product) - inner(other, x)) ** 2 / CHECKED
+            off = math.sqrt(square) / count
             what = "from symmetry"
         shared = devices.all_sum(torch.tensor([off**2], dtype=torch.float64, device=self.problem.device))
         off = math.sqrt(float(shared) / devices.world())
