@@ -85,7 +85,7 @@ def test_sharded_weights_are_refused_and_gathered_as_the_fix_says() -> None:
         distributed.destroy_process_group()
 
 
-@pytest.mark.regression
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_distributed_checkpoints_are_refused_with_a_line_that_makes_a_file() -> None:
     """A folder of `torch.distributed.checkpoint`, and a file of it, which was called damaged."""
     from torch.distributed import checkpoint
