@@ -192,6 +192,7 @@ class Differences(Moving):
     """
 
     how = " by differences of the logits"
+    CARRIED = ("doubt", "_doubt")
 
     def __init__(self, problem: CurvatureProblem, loss: LogitLoss, double: bool = False) -> None:
         super().__init__(problem, ggn_scalar(loss))
@@ -269,13 +270,14 @@ class GradientDifferences(Moving):
     """
 
     how = " by differences of gradients"
+    CARRIED = ("step", "size_of_h", "floor", "truncation", "last_step", "last_t", "first_row", "second_row")
 
     def __init__(self, problem: CurvatureProblem, loss: LogitLoss, double: bool = False, fixed: bool = False) -> None:
         super().__init__(problem, hessian_scalar(loss))
         self.double, self.fixed, self.slope = double, fixed, slope(loss)
         self.step, self.size_of_h, self.floor = STEP, 0.0, 0.0  # floor: the least t that rounding allowed
-        self.truncation, self.last = 0.0, (0.0, 0.0)  # the largest t of a product; step and t of the last one
-        self.steep = torch.arange(min(2, problem.layout.n))  # rows on which products are compared
+        self.truncation, self.last_step, self.last_t = 0.0, 0.0, 0.0  # the largest t of a product, and of the last one
+        self.first_row, self.second_row = 0, problem.layout.n - 1  # on which products are compared
 
     def at(self, rows: Any) -> tuple[Inputs, Scalar, Tensor, Choices]:
         """Return some rows' inputs, what is differentiated, the labels and the choices at w."""
@@ -342,13 +344,13 @@ class GradientDifferences(Moving):
 
     def _lengthen(self, vector: Tensor) -> None:
         """Take the longest step for a vector at which t is small, of those that double: rounding is least there."""
-        (step, t), pieces = self.last, self.problem.split(vector / norm(vector))
+        step, t, pieces = self.last_step, self.last_t, self.problem.split(vector / norm(vector))
         for _ in range(ATTEMPTS):
             _, longer = self._once(pieces, 2 * step)
             if longer >= t and longer > 4 * TRUNCATED[self.problem.dtype] * self.size_of_h:
                 break
             step, t = 2 * step, longer
-        self.step, self.last, self.truncation = step, (step, t), max(self.truncation, t)
+        self.step, self.last_step, self.last_t, self.truncation = step, step, t, max(self.truncation, t)
 
     def at_home(self, vector: Tensor) -> None:
         """Find the step for vectors like this one (size,), of which rounding may hide the product."""
@@ -378,9 +380,9 @@ class GradientDifferences(Moving):
             if least <= 4 * aim:
                 break
             step = best * (4 if grow else self._factor(aim, least))
-        rounded = aim < least > self.last[1] and best < self.last[0]
-        self.step = self.last[0] if rounded else best * self._factor(aim, least)
-        self.last, self.truncation, self.size_of_h = (best, least), max(self.truncation, least), size
+        rounded = aim < least > self.last_t and best < self.last_step
+        self.step = self.last_step if rounded else best * self._factor(aim, least)
+        self.last_step, self.last_t, self.truncation, self.size_of_h = best, least, max(self.truncation, least), size
         if strict and least >= UNKNOWN * size:
             problem = f"differences of gradients change by {least / size:.1g} of their size at every step"
             fix = "the model rounds, or has kinks that are not known: try --dtype float64, or -w lambda_max_ggn"
@@ -421,11 +423,12 @@ class GradientDifferences(Moving):
                 z, labels = self.problem.logits(rows)
             each = self.slope(z, labels).norm(dim=1).tolist()
             steepest = sorted([*steepest, *zip(each, rows)], reverse=True)[:2]
-        self.steep = torch.tensor([row for _, row in steepest] or [0])
+        if steepest:
+            self.first_row, self.second_row = steepest[0][1], steepest[-1][1]
         mean = self.mean(total.value())
         self.size_of_h = 1e-300
         self._found(mean if norm(mean) > 0 else torch.ones_like(mean))
-        self.truncation, self.floor, self.last = 0.0, 0.0, (0.0, 0.0)
+        self.truncation = self.floor = self.last_step = self.last_t = 0.0
 
     def _check(self, rows: range, gradient: list[Tensor]) -> None:
         """Refuse a model whose gradient at w changes where choices are kept, as where layers are computed again."""
@@ -440,7 +443,8 @@ class GradientDifferences(Moving):
         That is the distance from double backward of the two rows with the steepest loss, along `vector` x; or, where
         the model has no second derivative, √mean (zᵀR x - xᵀR z)² on them, z random signs: what of R is not symmetric.
         """
-        x, rows = vector().to(self.problem.device), self.steep
+        x = vector().to(self.problem.device)
+        rows = torch.tensor(sorted({int(self.first_row), int(self.second_row)}))
         at, count = self.at(rows), len(rows)
         product = torch.cat([p.reshape(-1) for p in self.times(at, self.problem.split(x))])
         if self.double:
