@@ -15,7 +15,7 @@ import calibcli
 from calibcli.cli.app import main
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.statistics import group_places
-from calibcli.scores import _positions, array_names
+from calibcli.scores import array_names, positions
 from calibcli.scores.files.arrays import InFile
 
 N, T, V = 30, 8, 5
@@ -184,7 +184,7 @@ def test_a_gate_that_was_written_for_positions_reads_them_so_again(
 
 def test_a_large_vocabulary_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_names, "HOLD", 1 << 16)
-    monkeypatch.setattr(_positions, "LOOKED_AT", 1 << 16)
+    monkeypatch.setattr(positions, "LOOKED_AT", 1 << 16)
     monkeypatch.setattr("calibcli.scores.predictions.CHUNK_BYTES", 1 << 16)
     taken, read = list[int](), InFile.read
     monkeypatch.setattr(InFile, "read", lambda self, a, b: taken.append(b - a) or read(self, a, b))  # type: ignore[func-returns-value]

@@ -106,6 +106,7 @@ PerYear = Annotated[float, Range(1e-6, 1)]
 Nats = Annotated[float, Range(0.7, 100)]
 Label = Annotated[int, Range(-(2**31), 2**31)]
 Shift = Annotated[int, Range(0, 1_000)]  # positions
+Part = Annotated[float, Range(1e-6, 1.0)]  # of positions, of which some are left
 
 
 def argument(help: str, default: Any = MISSING, **settings: Any) -> Any:

@@ -302,7 +302,7 @@ def refuse_swapped(scores: Any, labels: Array, call: str = "scores first, then l
     Raises:
         InputError: they are swapped.
     """
-    if labels.ndim == np.ndim(scores) - 1 > 1:  # of positions
+    if 1 < labels.ndim == getattr(scores, "ndim", 0) - 1:  # of positions
         return
     if _can_be_labels(labels, -math.inf) or not _can_be_labels(as_array(scores, "the scores"), -1):
         return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from calibcli.core.errors import UsageError
-from calibcli.core.options import CUT, Cut, Label, Seed, Shift, option
+from calibcli.core.options import CUT, Cut, Label, Part, Seed, Shift, option
 from calibcli.core.options import Rows as Count
 
 DATA = "Data set: arrays (file.npz#test), image folder, CSV, parquet, or module:function."
@@ -220,6 +220,22 @@ class OutputOptions:
 
     kind: Literal["logits"] | None = option(
         None, "Kind of the outputs, if all lie in [0, 1]: logits (without it they are refused as probabilities)."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionOptions:
+    """Labels of every position, (N, T) or (N, H, W), of a network's data set."""
+
+    shift: Shift | None = option(
+        None, "The label of a position is the one this many further on (default: 1 for a causal language model, or 0)."
+    )
+    ignore_label: Label | None = option(None, "Label of positions that are not counted, beside -100, e.g. 255.")
+    class_axis: Literal["1", "last"] | None = option(
+        None, "Axis of the classes of outputs (n, T, C) or (n, C, H, W), where shapes do not tell: 1 or last."
+    )
+    position_share: Part | None = option(
+        None, "Write this share of the positions, drawn at random with --split-seed, such as 0.01."
     )
 
 

@@ -23,9 +23,6 @@ from calibcli.scores import (
     _per_row as per_row,
 )
 from calibcli.scores import (
-    _positions as positions,
-)
-from calibcli.scores import (
     _positive_class as positive_class,
 )
 from calibcli.scores import (
@@ -36,6 +33,7 @@ from calibcli.scores import (
     confidence,
     left_out,
     other_files,
+    positions,
     repeated_samples,
     tasks,
 )

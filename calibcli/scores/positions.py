@@ -70,15 +70,22 @@ def _scores(array: Named, axis: int) -> Named:
     return Flat(array, positions, part, (classes,), array.dtype)
 
 
+def shifted(labels: Array, shift: int) -> Array:
+    """Return labels (n, T) so that each position has the one `shift` further on; the last ones have IGNORED.
+
+    >>> shifted(np.array([[7, 8, 9]]), 1)
+    array([[   8,    9, -100]])
+    """
+    moved = np.full(labels.shape, IGNORED, np.float64 if labels.dtype.kind == "f" else np.int64)
+    moved[:, : labels.shape[1] - shift] = labels[:, shift:]
+    return moved
+
+
 def _labels(labels: Named, positions: int, shift: int) -> Named:
     """Return labels (N, P..) as (N * P,), each the one `shift` positions on; the last ones of a row then have none."""
 
     def part(block: Array) -> Array:
-        if shift:
-            moved = np.full(block.shape, IGNORED, np.float64 if block.dtype.kind == "f" else np.int64)
-            moved[:, :-shift] = block[:, shift:]  # (n, T)
-            block = moved
-        return block.reshape(len(block) * positions)
+        return (shifted(block, shift) if shift else block).reshape(len(block) * positions)
 
     moved_dtype = np.dtype(np.float64 if labels.dtype.kind == "f" else np.int64)
     return Flat(labels, positions, part, (), moved_dtype if shift else labels.dtype)
