@@ -6,9 +6,9 @@ groups and large vocabularies cost.
 `coverage`: populations of 20,000 rows whose label probabilities are known. In `sequence` the labels of neighbouring
 tokens are drawn alike, and in each row the model is more or less sure than it should be; in `picture` blocks of 4 x 4
 pixels share their draw too; in `uneven` rows have 1 to 32 counted positions, and long ones are harder. Data sets are
-rows drawn at random, passed as (N, T, C) or (N, C, H, W) with -100 for positions that are not counted. The column
-`rows alone` is the share where every position counts as a row of its own. A cell fails if its 99.9 % bounds (Clopper
-and Pearson) lie below 92 %, or, of a mean, above 98 %.
+rows drawn at random, passed as (N, T, C) or (N, C, H, W) with -100 for positions that are not counted. `no interval`:
+rows are so few, or so uneven, that none is given. `positions alone`: every position counts as a row of its own. The
+last column says which cells are surely below 92 %, or, of a mean, above 98 % (99.9 % bounds of Clopper and Pearson).
 
 `cost`: CPU seconds of the default metrics of 1,000,000 positions in 4,000 rows, in order and shuffled, over those
 without rows; and the memory of measuring 4,000 positions of 50,000 words in a file, over the size of the file.
@@ -92,35 +92,38 @@ class Population:
         return z, labels
 
 
-def covered(kind: str, n: int, replications: int, seed: int = 0) -> dict[str, list[float]]:
-    """Share of data sets in which each interval holds the truth, over rows and, for means, over positions alone."""
+def covered(kind: str, n: int, replications: int, seed: int = 0) -> dict[str, tuple[int, int, int]]:
+    """Count, of each number, intervals over rows that hold the truth, all of them, and those over positions alone."""
     population, rng = Population(kind), np.random.default_rng(seed)
     truth = population.truth()
-    held = {name: np.zeros(2) for name in truth}
+    held = {name: np.zeros(3, int) for name in truth}
     for _ in range(replications):
         z, y = population.sample(n, rng)
         flat = (np.moveaxis(z, 1, -1) if kind == "picture" else z)[y >= 0], y[y >= 0]
-        for i, found in enumerate((calibcli.measure(z, y, *MEANS, BINNED), calibcli.measure(*flat, *MEANS, BINNED))):
-            for name, value in truth.items():
-                low, high = found[name].low, found[name].high
-                held[name][i] += low is not None and high is not None and low <= value <= high
-    return {name: (counts / replications).tolist() for name, counts in held.items()}
+        rows, alone = calibcli.measure(z, y, *MEANS, BINNED), calibcli.measure(*flat, *MEANS, BINNED)
+        for name, value in truth.items():
+            low, high = rows[name].low, rows[name].high
+            given = low is not None and high is not None
+            inside = alone[name].low <= value <= alone[name].high
+            held[name] += (given and low <= value <= high, given, inside)
+    return {name: tuple(counts.tolist()) for name, counts in held.items()}
 
 
-def fails(name: str, share: float, replications: int) -> str:
-    """Say where a cell is surely outside: below 92 %, or, of a mean, above 98 %."""
-    k = round(share * replications)
-    low = beta.ppf(0.001, k, replications - k + 1) if k else 0.0
-    high = beta.ppf(0.999, k + 1, replications - k) if k < replications else 1.0
+def fails(name: str, k: int, n: int) -> str:
+    """Say where k of n are surely outside: below 92 %, or, of a mean, above 98 %."""
+    low = beta.ppf(0.001, k, n - k + 1) if k else 0.0
+    high = beta.ppf(0.999, k + 1, n - k) if k < n else 1.0
     return "surely below 92 %" if high < 0.92 else "surely above 98 %" if name in MEANS and low > 0.98 else ""
 
 
 def coverage(sizes: list[int], replications: int) -> None:
+    print("| population | rows | number | holds | no interval | positions alone | |")
+    print("|---|---|---|---|---|---|---|")
     for kind in KINDS:
         for n in sizes:
-            for name, (share, alone) in covered(kind, n, replications).items():
-                line = f"{kind:9} {n:4} rows  {name:16} {share:6.1%}  rows alone {alone:6.1%}"
-                print(f"{line}  {fails(name, share, replications)}", flush=True)
+            for name, (k, given, alone) in covered(kind, n, replications).items():
+                shares = f"{k / max(given, 1):.1%} | {1 - given / replications:.1%} | {alone / replications:.1%}"
+                print(f"| {kind} | {n} | `{name}` | {shares} | {fails(name, k, given)} |", flush=True)
 
 
 def cost() -> None:

@@ -27,9 +27,9 @@ PAGES = [page for page in ALL if BLOCK.search(page.read_text(encoding="utf-8"))]
 FILE = re.compile(r'```\w+ title="([\w.]+)"\n(.*?)```', re.S)
 NOTEBOOK = re.compile(r"```pycon\n(.*?)```", re.S)
 NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
-BY_PROCESSOR = ("curvature.md", "curvature-compare.md", "my-experiment.md", "my-hugging-face-model.md")
+BY_PROCESSOR = ("curvature.md", "curvature-compare.md", "my-experiment.md", "my-hugging-face-model.md", "positions.md")
 """Pages of numbers in float32, which other processors round otherwise; training carries that into the first digits."""
-NEEDS = {"my-hugging-face-model.md": "transformers"}
+NEEDS = {"my-hugging-face-model.md": "transformers", "positions.md": "transformers"}
 
 
 def run(command: str, folder: Path) -> str:
