@@ -106,7 +106,7 @@ def test_a_shift_and_an_axis_are_the_users_choice(tmp_path: Path) -> None:
     model, tokens = Tagger(10), TOKENS[:, :10]  # as many positions as classes
     labels = RNG.integers(0, 10, tokens.shape)
     data = {"tokens": tokens, "labels": labels}
-    with pytest.raises(InputError, match="axis 1 if the classes"):
+    with pytest.raises(InputError, match="if the classes are on axis 1"):
         calibcli.logits(model, data, save=tmp_path / "o.npz", device="cpu")
     calibcli.logits(model, data, save=tmp_path / "o.npz", device="cpu", class_axis="last", shift=1)
     z = model.eval()(torch.tensor(tokens)).detach().numpy()
@@ -168,10 +168,13 @@ def test_curvature_and_training_say_that_they_take_one_label_a_row() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sequence", "picture", "uneven"])
-def test_intervals_over_rows_cover_where_intervals_over_positions_do_not(kind: str) -> None:
+def test_intervals_over_rows_cover_where_intervals_over_positions_do_not(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The short form of `benchmarks/positions.py --part coverage`."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
     benchmark = importlib.import_module("positions")
-    benchmark.POPULATION = 2_000
+    monkeypatch.setattr(benchmark, "POPULATION", 2_000)
     held, given, alone = np.array([*benchmark.covered(kind, 60, 12).values()]).T
     assert held.sum() >= 0.92 * given.sum()
     assert given.sum() > 0
@@ -228,9 +231,10 @@ def test_logits_of_folders_of_transformers_are_those_of_the_model(name: str, tmp
             arrays["labels"] = labels
         np.savez(tmp_path / "data.npz", **arrays)
     found = calibcli.logits(tmp_path / "folder", tmp_path / "data.npz", save=tmp_path / "o.npz", device="cpu")
-    rows = calibcli.read(tmp_path / "o.npz")
-    np.testing.assert_allclose(rows.logits, z.detach().numpy()[labels >= 0], atol=1e-5)
-    np.testing.assert_array_equal(rows.labels, labels[labels >= 0])
+    file = np.load(tmp_path / "o.npz")
+    np.testing.assert_allclose(file["logits"], z.detach().numpy()[labels >= 0], atol=1e-5)
+    np.testing.assert_array_equal(file["labels"], labels[labels >= 0])
+    np.testing.assert_array_equal(file["row_of_position"], np.nonzero(labels >= 0)[0])
     assert any("--shift 1" in note for note in found.notes) == (name in ("llama", "gpt2"))
 
 
@@ -243,11 +247,13 @@ def test_texts_of_a_causal_model_are_their_own_labels(tmp_path: Path) -> None:
         tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
     )
     core.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    t.PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(tmp_path)
+    t.PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(
+        tmp_path / "folder"
+    )
     model = folders()["llama"]().eval()
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path / "folder")
     (tmp_path / "texts.csv").write_text("text\nthe old cat sees a dog\na dog hears\nthe cat sees the young cat\n")
-    calibcli.logits(tmp_path, tmp_path / "texts.csv", save=tmp_path / "o.npz", device="cpu")
+    calibcli.logits(tmp_path / "folder", tmp_path / "texts.csv", save=tmp_path / "o.npz", device="cpu")
     rows = calibcli.read(tmp_path / "o.npz")
     assert (rows.n, rows.group_count) == (5 + 2 + 5, 3)
     assert [words[i] for i in rows.labels[:5]] == ["old", "cat", "sees", "a", "dog"]
