@@ -17,7 +17,7 @@ from calibcli.core.statistics import clopper_pearson
 from calibcli.lab.training.fit import run_all
 from calibcli.lab.training.options import Setup
 from calibcli.metrics.registry import METRICS, Sample, estimates
-from calibcli.networks import checkpoint, inference, losses
+from calibcli.networks import checkpoint, dataset, inference, losses
 from calibcli.networks import device as devices
 from calibcli.networks.curvature import curvature
 from calibcli.networks.curvature.matrix import hessian
@@ -121,7 +121,7 @@ def logits(request: LogitsRequest) -> Result:
     loaded = checkpoint.of(request.model, request.arch, request.arch_file, request.trust, request.data)
     prepared = {f.name: getattr(request, f.name) for f in dataclasses.fields(reading_options.DatasetOptions)}
     prepared |= {"trust": request.trust, "positions": True, "ignore_label": request.ignore_label}
-    rows = loaded.open_data(request.data, "test", "validation", **prepared)
+    rows = dataset.decoded_once(loaded.open_data(request.data, "test", "validation", **prepared), keep=False)
     next_token = bool(rows.inside) and loaded.preparation.next_token
     shift = request.shift if request.shift is not None else int(next_token)
     if next_token and request.shift is None:

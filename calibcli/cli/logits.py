@@ -26,7 +26,7 @@ def command(
     positions: reading_options.PositionOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
-    """Run a model over a data set and save its logits and labels for the other commands.
+    """Run a model over a data set and save its logits and labels.
 
     Example: calib logits model.safetensors --data digits.npz#test --save test.npz
 
