@@ -14,7 +14,7 @@ from calibcli.core.result import Estimate, Result, Screen
 from calibcli.core.statistics import clopper_pearson
 from calibcli.lab.training.fit import run_all
 from calibcli.lab.training.options import Setup
-from calibcli.networks import checkpoint, inference, losses
+from calibcli.networks import checkpoint, dataset, inference, losses
 from calibcli.networks import device as devices
 from calibcli.networks.curvature import curvature
 from calibcli.networks.curvature.matrix import hessian
@@ -111,6 +111,7 @@ def logits(request: LogitsRequest) -> Result:
     loaded = checkpoint.of(request.model, request.arch, request.arch_file, request.trust, request.data)
     prepared = {f.name: getattr(request, f.name) for f in dataclasses.fields(reading_options.DatasetOptions)}
     rows = loaded.open_data(request.data, "test", "validation", **prepared, trust=request.trust)
+    rows = dataset.decoded_once(rows, keep=False)
     written = inference.write_logits(
         loaded.model,
         rows,

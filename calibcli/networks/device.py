@@ -122,6 +122,11 @@ def world() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def local_world() -> int:
+    """Return the number of processes under torchrun on this machine, else 1."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", str(world())))
+
+
 def count() -> int:
     """Count the CUDA devices of this machine."""
     import torch
@@ -137,9 +142,7 @@ def pick(name: str = "auto") -> torch.device:
     """
     import torch
 
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    together = int(os.environ.get("LOCAL_WORLD_SIZE", str(world())))
-    gpus = count()
+    local, together, gpus = int(os.environ.get("LOCAL_RANK", "0")), local_world(), count()
     if name == "cpu" or (name == "auto" and not gpus):
         return torch.device("cpu")
     if name in ("auto", "cuda") or (name.startswith("cuda:") and name[5:].isdigit()):

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +22,7 @@ from calibcli.networks import device as devices
 from calibcli.networks.architectures.registry import logits as logits
 from calibcli.networks.architectures.registry import outputs
 from calibcli.networks.checkpoint import usable
-from calibcli.networks.dataset import Dataset, tight
+from calibcli.networks.dataset import Dataset, tight, undecoded
 from calibcli.networks.user_code import FAILURES
 from calibcli.scores.files.roles import FOLDED
 from calibcli.scores.predictions import Progress, same_rows
@@ -174,8 +174,9 @@ def _together(run: Run, n: int) -> Tensor:
 
 def _same_twice(data: Dataset) -> None:
     """Refuse a data set that gives other inputs when a row is read again."""
-    rows = np.arange(min(16, len(data)))
-    first, again = (list(i.values()) if isinstance(i, Mapping) else [i] for i in (data.batch(rows)[0] for _ in "12"))
+    rows, anew = np.arange(min(16, len(data))), replace(data, inputs=undecoded(data.inputs))
+    read = (one.batch(rows)[0] for one in (data, anew))
+    first, again = (list(i.values()) if isinstance(i, Mapping) else [i] for i in read)
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, again)):
         problem = f"{data.source} draws its rows at random: they differ when they are read again"
         raise InputError(problem, "leave the random augmentation out of a data set that is measured")
