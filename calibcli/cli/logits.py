@@ -25,7 +25,7 @@ def command(
     outputs: reading_options.OutputOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
-    """Run a model over a data set and save its logits and labels for the other commands.
+    """Run a model over a data set and save its logits and labels.
 
     Example: calib logits model.safetensors --data digits.npz#test --save test.npz
 

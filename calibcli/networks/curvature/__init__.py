@@ -18,6 +18,7 @@ from torch import nn
 from calibcli import headlines
 from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Plot, first_alone
+from calibcli.core.files import claim, guarding
 from calibcli.core.options import Level, OrNone, Seed, within
 from calibcli.core.registries import Choice
 from calibcli.core.result import Cell, Estimate, Result, Screen, Table
@@ -30,6 +31,7 @@ from calibcli.networks.curvature.loss import LogitLoss, PlacedLoss, independent,
 from calibcli.networks.curvature.memory_plan import Memory
 from calibcli.networks.curvature.problem import CurvatureProblem, Forward, IndexedData, Tensors, second_order
 from calibcli.networks.curvature.quantities import DEFAULT, QUANTITIES, QuantityEstimates, QuantityTraits
+from calibcli.networks.curvature.saved_state import State, identity
 from calibcli.networks.curvature.selftest import SelfTest, check
 from calibcli.networks.dataset import Dataset, decoded_once
 from calibcli.networks.device import held_signals
@@ -58,6 +60,7 @@ def measure(
     progress: Progress | None = None,
     interrupts: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
     terms: dict[str, Any] | None = None,
+    state: State | None = None,
 ) -> Result:
     """Measure the curvature of the mean loss of `model` over `data`; model and torch's global state stay as they were.
 
@@ -83,6 +86,7 @@ def measure(
         interrupts: exceptions after which the results so far are returned (`facts["interrupted"]` names it).
         terms: is filled with the terms of the rows under `loss`, (N,) float64 for each spec that has them: their mean
             is the estimate, and their spread its error over rows.
+        state: an opened one, in which work that is done is kept and found.
 
     Raises:
         UsageError: an unknown quantity or option, `params` that match nothing, or TF32 elsewhere than in float32 on
@@ -94,7 +98,7 @@ def measure(
     plan: dict[str, Any] = {"params": params, "forward": forward, "batch_size": batch_size, "memory": memory}
     problem, losses = posed(model, data, given, device=device, dtype=dtype, tf32=tf32, **plan)
     run: dict[str, Any] = {"seed": seed, "level": level, "progress": progress, "interrupts": interrupts}
-    return measured(problem, losses, choices, **run, terms=terms)
+    return measured(problem, losses, choices, **run, terms=terms, state=state)
 
 
 def posed(
@@ -127,6 +131,7 @@ def measured(
     progress: Progress | None,
     interrupts: tuple[type[BaseException], ...],
     terms: dict[str, Any] | None = None,
+    state: State | None = None,
 ) -> Result:
     """Measure the quantities of a problem under each loss; arguments and errors are as in `measure`."""
     # one process holds no signals back; of several all must have heard of one
@@ -135,18 +140,22 @@ def measured(
         certified = any(c.traits.certifies and c.options.get("bound") != "estimate" for c in choices)
         test = check(problem, losses[0], certified, first_order=all(c.traits.first_order for c in choices))
         independent(problem)
-        shared = Shared(problem, seed, level, progress, signals)
+        if state:
+            state.go_on(problem)
+        shared = Shared(problem, seed, level, progress, signals, state.pieces if state else None)
         shared.by_row, shared.double = terms is not None, test.double
         if any(c.traits.folds for c in choices):
             shared.head  # noqa: B018  # refused before anything is measured
         findings: list[tuple[LogitLoss, Choice[QuantityTraits], QuantityEstimates]] = []
-        for loss in losses:
-            engine = Engine(shared, loss)
+        for number, loss in enumerate(losses):
+            engine = Engine(shared, loss, shared.pieces.part(f"loss {number}"))
             findings += [(loss, choice, f) for choice, f in _run(engine, choices, interrupts)]
         try:
             shared.quality()
         except interrupts as interrupt:
             shared.stopped = type(interrupt).__name__
+        if state:
+            state.finished = not shared.stopped
     if terms is not None:
         first_terms = ((choice, f.terms) for owner, choice, f in findings if owner is losses[0])
         terms |= {choice.spec: of_rows.double().numpy() for choice, of_rows in first_terms if of_rows is not None}
@@ -277,6 +286,7 @@ def _labelled(plot: Plot, label: str) -> Plot:
     return dataclasses.replace(plot, name=f"{plot.name} {label}", title=f"{plot.title} ({label})") if label else plot
 
 
+@guarding()
 def curvature(
     model: nn.Module | str | Path,
     data: Any = None,
@@ -309,6 +319,8 @@ def curvature(
     progress: Progress | None = None,
     interrupts: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
     terms: dict[str, Any] | None = None,
+    save_state: str | Path | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Eigenvalues, trace, density and gradient norm of the mean loss around a network's weights, each with both errors.
 
@@ -338,11 +350,15 @@ def curvature(
         progress: called with (fraction, text).  interrupts: exceptions after which what is known is returned.
         terms: a dict that is filled with the terms of the rows, (N,) float64 for each quantity that has them: their
             mean is its value, their spread its error over rows. Two networks on the same rows: subtract theirs.
+        save_state: a folder in which the state of the run is kept. The same call goes on with a run that was killed,
+            and ends with the same numbers.  note: is told in words what was found there.
 
     Raises:
         InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity not in text.
     """
     check_arguments(quantities, memory, level, batch_size, seed, kind)
+    if save_state is not None:
+        claim(save_state, folder=True)
     where, precision = devices.pick(device), devices.dtype(dtype)
     first = final(loss)
     rows: dict[str, Any] = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop}
@@ -354,7 +370,15 @@ def curvature(
     plan: dict[str, Any] = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "level": level}
     plan |= {"seed": seed, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
     plan |= {"terms": terms}
-    with devices.process_group(where):
+    asked: dict[str, Any] = {"quantities": ", ".join(QUANTITIES.choose(spec).spec for spec in quantities or DEFAULT)}
+    asked |= {option: name(one) if one is not None else "none" for option, one in loss_options.items()}
+    asked |= {"params": params, "level": level, "seed": seed, "device": where.type, "dtype": dtype, "tf32": tf32}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(devices.process_group(where))
+        if save_state is not None:
+            of = identity(loaded.model, dataset, asked)
+            state = State(Path(save_state), of, note, memory=memory, batch_size=batch_size)
+            plan |= {"state": stack.enter_context(state.opened())}
         result = measure(loaded.model, dataset, *quantities, forward=inference.logits, **loss_options, **plan)
     facts, notes = {**loaded.facts(dataset), **result.facts}, [*loaded.notes, *dataset.notes, *result.notes]
     provenance = {"inputs": loaded.inputs(dataset), "seed": seed, "device": str(where), "dtype": dtype}

@@ -94,6 +94,7 @@ class Differences(SecondDerivative):
     """
 
     how = " by differences of the logits"
+    CARRIED = ("doubt", "_doubt")
 
     def __init__(self, problem: CurvatureProblem, loss: LogitLoss, double: bool = False) -> None:
         if problem.tf32:

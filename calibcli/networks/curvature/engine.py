@@ -18,9 +18,17 @@ from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.differences import gauss_newton
 from calibcli.networks.curvature.ggn import GGNTrace, ggn_trace
 from calibcli.networks.curvature.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights, parts, read
-from calibcli.networks.curvature.operator import Diagonals, SecondDerivative, hessian_scalar, rest_scalar, slope
+from calibcli.networks.curvature.operator import (
+    Diagonals,
+    SecondDerivative,
+    forms_along,
+    hessian_scalar,
+    rest_scalar,
+    slope,
+)
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import PAIRS, CurvatureProblem, Scalar, normal
+from calibcli.networks.curvature.saved_state import Pieces
 from calibcli.networks.curvature.spectrum import Certificate, Lanczos, Record, certify, least
 from calibcli.networks.deploy.checkpoint_export import last_linear
 from calibcli.networks.device import Signals, free_bytes
@@ -49,8 +57,10 @@ class Shared:
         level: float,
         report: Progress | None,
         signals: Signals | None = None,
+        pieces: Pieces | None = None,
     ) -> None:
         self.problem, self.seed, self.level, self.signals = problem, seed, level, signals
+        self.pieces = pieces or Pieces()  # of work, that are known from a saved state
         self.progress: Progress = report or (lambda fraction, text: None)
         self.stopped = ""  # the interrupt that arrived (`measure` sets it): no new work, only what is known
         self.notes: list[str] = []
@@ -88,7 +98,7 @@ class Shared:
     @cached_property
     def logits(self) -> torch.Tensor:
         """Logits (N, K) of all rows, on the CPU and on every rank, in the model's precision (at least float32)."""
-        return read(self.problem)[0]
+        return self.pieces.once("logits", lambda: read(self.problem)[:1])[0]
 
     def heaviest(self, engine: Engine) -> torch.Tensor | None:
         """Read the logits and, in the same pass, what `read` tells of each row's heaviest pair, (N, 1 + tensors).
@@ -97,7 +107,9 @@ class Shared:
         """
         if "logits" in vars(self) or engine.problem.beta != 1:
             return None
-        self.logits, heaviest_pairs = read(engine.problem, (engine.loss, self.labels, engine.norms))
+        self.logits, heaviest_pairs = engine.pieces.once(
+            "logits and heaviest pairs", lambda: read(engine.problem, (engine.loss, self.labels, engine.norms))
+        )
         return heaviest_pairs
 
     @cached_property
@@ -164,10 +176,12 @@ class Engine:
     Args:
         shared: model and data.
         loss: the loss whose mean is differentiated.
+        pieces: of its work.
     """
 
-    def __init__(self, shared: Shared, loss: LogitLoss, original: Engine | None = None) -> None:
+    def __init__(self, shared: Shared, loss: LogitLoss, pieces: Pieces, original: Engine | None = None) -> None:
         self.shared, self.problem, self.loss, self.original = shared, shared.problem, loss, original
+        self.pieces = pieces
         self.relative = False  # whether coordinates are relative changes of the parameters
         self.ggn_alone = False  # whether `hessian` is G, and not H
         self.nudged: tuple[Engine, ...] = ()  # of a temperature: the same with a lower and a higher ln β
@@ -202,7 +216,8 @@ class Engine:
                 scales = [t.detach() for t in tensors]
             else:
                 scales = [unit / beta if name in self.shared.head else unit for name in self.problem.names]
-            view = self._views[relative, beta] = Engine(self.shared, self.loss, self)
+            pieces = self.pieces.part(f"{'relative ' * relative}β = {beta!r}")
+            view = self._views[relative, beta] = Engine(self.shared, self.loss, pieces, self)
             view.problem, view.relative = self.problem.view(beta, scales), relative
             if after and not nudge:
                 view.nudged = tuple(self.view(relative=relative, after=True, nudge=d) for d in (-NUDGE, NUDGE))
@@ -215,7 +230,8 @@ class Engine:
         """
         self.drop()
         if differences not in self._gauss_newton:
-            engine = self._gauss_newton[differences] = Engine(self.shared, self.loss)
+            pieces = self.pieces.part("G by differences" if differences else "G")
+            engine = self._gauss_newton[differences] = Engine(self.shared, self.loss, pieces)
             engine.hessian = gauss_newton(self.problem, self.loss, self.shared.double, differences)
             engine.ggn_alone = True
         return self._gauss_newton[differences]
@@ -295,8 +311,12 @@ class Engine:
         def start(k: int) -> torch.Tensor:
             return normal(size, self.shared.seed, first + k).to(problem.device)
 
-        limits = {"capacity": int(min(CAPACITY, fits)), "keep": 6 if fits >= 32 else 3}
-        run = Lanczos(operator or self.hessian, start, **limits, storage=storage)
+        pieces = self.pieces.part(f"Krylov run {first}")
+        limits = min(CAPACITY, fits), 6 if fits >= 32 else 3
+        capacity, keep = pieces.once("limits", lambda: [torch.tensor(limits)])[0].tolist()
+        if isinstance(operator, Record):
+            operator.pieces, pieces = pieces, Pieces()
+        run = Lanczos(operator or self.hessian, start, capacity=capacity, keep=keep, storage=storage, pieces=pieces)
         gigabytes = run.capacity * size * storage.itemsize / 2**30
         self.shared.basis = f"at most {run.capacity} vectors in {str(storage)[6:]} ({gigabytes:.2g} GiB)"
         return run
@@ -344,7 +364,12 @@ class Engine:
                     self.hessian.drop()  # memory: products by group have graphs of their own
                     trim()
                 chosen = [index % m, *near[: max(1, NEAR // (self._storage.itemsize * self.problem.size))]]
-                certificate = certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen])
+                certificate = self.pieces.once_made(
+                    Certificate,
+                    f"certificate {self.krylov.products}, {chosen}",
+                    lambda: certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen]),
+                    self.hessian,
+                )
             rounding = ROUNDING * torch.finfo(self.problem.dtype).eps * float(ritz.values.abs().max())
             off = rounding + self.product_error(index)
             self._certificates[index] = replace(certificate, residual=certificate.residual + off)
@@ -372,7 +397,8 @@ class Engine:
         s = self.shared
         s.progress(0.0, "Tr(G)")
         self.hessian.drop()
-        part = ggn_trace(self.problem, self.norms, *self.pairs, target=target, seed=s.seed, exact=exact)
+        pieces = self.pieces.part(f"Tr(G) to {target!r}{', exact' * exact}")
+        part = ggn_trace(self.problem, self.norms, *self.pairs, target=target, seed=s.seed, exact=exact, pieces=pieces)
         self._ggn[target, exact] = part
         return part
 
@@ -426,12 +452,23 @@ class Engine:
     def prober(self) -> traces.Prober:
         """Draws probes of `rest`; to make H - G, the slopes s_n = ∂loss/∂z_n are held fixed in Σ ⟨s_n, z_n⟩."""
         fixed = slope(self.loss) if self.splits else None
-        return traces.Prober(self.problem, self.rest, fixed, tensors=self.has_curvature, seed=self.shared.seed)
+        tensors, seed = self.has_curvature, self.shared.seed
+        return traces.Prober(self.problem, self.rest, fixed, tensors=tensors, seed=seed, pieces=self.pieces)
 
     @cached_property
     def diagonals(self) -> Diagonals:
         """The exact diagonals of the matrix that is probed."""
-        return Diagonals(self.problem, self.rest, self.has_curvature, asked=self.shared.asked, agree=self.shared.agree)
+        stops = {"asked": self.shared.asked, "agree": self.shared.agree}
+        return Diagonals(self.problem, self.rest, self.has_curvature, **stops, pieces=self.pieces)
+
+    def forms_along(self, vector: torch.Tensor, which: str) -> torch.Tensor | None:
+        """Differentiate every row's loss twice along a vector (see `forms_along`), `which` by name."""
+
+        def work() -> list[torch.Tensor]:
+            forms = forms_along(self.problem, self.loss, vector)
+            return [] if forms is None else [forms]
+
+        return next(iter(self.pieces.once(f"forms along {which}", work)), None)
 
     @property
     def steepness(self) -> torch.Tensor:

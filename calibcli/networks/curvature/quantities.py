@@ -20,7 +20,7 @@ from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import NUDGE, SHARE, Engine
 from calibcli.networks.curvature.ggn import GGNTrace
 from calibcli.networks.curvature.loss import parts
-from calibcli.networks.curvature.operator import curvature_along, forms_along, mean_gradient, norm, slopes_along
+from calibcli.networks.curvature.operator import Gradient, curvature_along, mean_gradient, norm, slopes_along
 from calibcli.networks.curvature.spectrum import Certificate, Density, Lanczos, Ritz, quadrature
 from calibcli.networks.curvature.spectrum import density as smooth
 
@@ -100,12 +100,11 @@ def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> tuple[Es
         terms = None
         if engine.shared.by_row or engine.nudged:
             x, layout = run.vector(ritz.coordinates[:, index]), engine.problem.layout
-            terms = None if engine.ggn_alone else forms_along(engine.problem, engine.loss, x)
+            which = f"Ritz vector {index} of {run.products}"
+            terms = None if engine.ggn_alone else engine.forms_along(x, which)
             if terms is None or abs(float(terms.mean()) - certificate.value) > MISFIT * abs(certificate.value):
                 terms = traces.by_row(certificate.parts * layout.n, layout.group, layout.n)
-            sampling, terms = over_rows(
-                engine, certificate.sampling, terms, lambda other: forms_along(other.problem, other.loss, x)
-            )
+            sampling, terms = over_rows(engine, certificate.sampling, terms, lambda other: other.forms_along(x, which))
             certificate = replace(certificate, sampling=sampling)
         return _certified(engine, certificate, run, reason, tol), terms
     detail = {"residual": float(ritz.residuals[index]), "products": run.products, **errors(theta, error, None)}
@@ -432,7 +431,7 @@ def grad_norm(engine: Engine) -> QuantityEstimates:
     """
     if engine.shared.stopped:
         return _nothing()
-    g = mean_gradient(engine.hessian)
+    g = engine.pieces.once_made(Gradient, "gradient", lambda: mean_gradient(engine.hessian))
     value = norm(g.vector)
     half = engine.shared.half_width(g.se, engine.problem.layout.groups - 1)
     detail, how = {"noise": g.noise, **errors(value, 0.0, g.se)}, "one pass; interval over rows by the delta method"
@@ -760,7 +759,8 @@ def fisher_rao(engine: Engine) -> QuantityEstimates:
     """
     if engine.shared.stopped:
         return _nothing()
-    y, slopes = engine.shared.labels, slopes_along(engine.problem, torch.ones(engine.problem.size))
+    y, ones = engine.shared.labels, torch.ones(engine.problem.size)
+    (slopes,) = engine.pieces.once("slopes along the weights", lambda: [slopes_along(engine.problem, ones)])
 
     def along(other: Engine) -> torch.Tensor:
         more = other.problem.beta / engine.problem.beta

@@ -25,6 +25,7 @@ from calibcli.networks.curvature.memory_plan import SHORT, Layout, power_of_two
 from calibcli.networks.curvature.operator import fold, mapped, maps, vectors_at_once
 from calibcli.networks.curvature.per_row_gradients import UNMAPPED
 from calibcli.networks.curvature.problem import CurvatureProblem, Scalar, second, signs
+from calibcli.networks.curvature.saved_state import Pieces
 from calibcli.networks.derivatives.jets import Bend
 from calibcli.networks.derivatives.rules import Lost
 
@@ -87,12 +88,20 @@ class Prober:
         slope: (logits, labels) -> s (n, K), where the scalar is Σ ⟨s, logits⟩ with s held fixed; else None.
         tensors: (tensors,) bool, which parameter tensors are probed; the others' signs are 0.
         seed: of the signs, which are a function of (seed, first row of the cell, probe number).
+        pieces: sums over probes that are known from a saved state.
     """
 
     def __init__(
-        self, problem: CurvatureProblem, scalar: Scalar, slope: Scalar | None, *, tensors: torch.Tensor, seed: int
+        self,
+        problem: CurvatureProblem,
+        scalar: Scalar,
+        slope: Scalar | None,
+        *,
+        tensors: torch.Tensor,
+        seed: int,
+        pieces: Pieces,
     ) -> None:
-        self.problem, self.scalar, self.slope, self.seed = problem, scalar, slope, seed
+        self.problem, self.scalar, self.slope, self.seed, self.pieces = problem, scalar, slope, seed, pieces
         self.tensors: list[bool] = tensors.tolist()
 
     @cached_property
@@ -119,11 +128,26 @@ class Prober:
             (range(start, min(start + cell, layout.local.stop)), range(first[start // cell], last[start // cell]))
             for start in range(layout.local.start, layout.local.stop, cell)
         ]
-        for rows, forms in self._forms([(rows, numbers) for rows, numbers in wanted if numbers], whole):
+        of_cell = dict(wanted)
+        known = {
+            rows: self.pieces.recall(self._name(rows, numbers, whole)) for rows, numbers in of_cell.items() if numbers
+        }
+        for rows, found in known.items():
+            sums[rows.start // cell] = found[0] if found else 0.0
+        done = dict.fromkeys(known, 0)
+        for rows, forms in self._forms([(rows, of_cell[rows]) for rows, found in known.items() if not found], whole):
             each = torch.stack([torch.ones_like(forms), forms, forms.square()], 2)  # (1 or 1 + tensors, m, 3)
             sums[rows.start // cell] += each.sum(1)
+            done[rows] += forms.shape[1]
+            if done[rows] == len(of_cell[rows]):
+                self.pieces.keep(self._name(rows, of_cell[rows], whole), [sums[rows.start // cell]])
         totals = devices.all_sum_of_host(sums, self.problem.device)
         return Probes(totals[:, 0], totals[:, 1:], cell)
+
+    @staticmethod
+    def _name(rows: range, numbers: range, whole: bool) -> str:
+        kind = "whole products" if whole else "forms"
+        return f"probes {numbers.start} to {numbers.stop} of rows {rows.start} to {rows.stop}, {kind}"
 
     def _forms(self, wanted: list[tuple[range, range]], whole: bool) -> Iterator[tuple[range, torch.Tensor]]:
         """Yield a cell's rows and the forms (1 or 1 + tensors, m) of m of its probes, for each wanted cell."""
