@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmark_scripts import script
 from torch import nn
 
 from calibcli.core import memory
@@ -181,3 +182,9 @@ def test_a_run_is_planned_within_what_is_free_or_refused(name: str, told: None) 
             measure(model, data, "lambda_max")
         assert "--params" in caught.value.fix
     assert resident("VmHWM") - before <= 200 * MIB
+
+
+@pytest.mark.slow
+def test_the_peak_of_a_run_is_near_what_its_plan_adds_up_to() -> None:
+    found = script("_harness").child(script("memory").worker, "mlp", "auto", "lambda_max:tol=0.1", 0.0)
+    assert 0.6 < found["peak"] / sum(found["parts"]) < 1.3
