@@ -77,9 +77,12 @@ def check(problem: CurvatureProblem, loss: LogitLoss, by_group: bool = True, fir
     Raises:
         InputError: a check fails.
     """
+    problem.check_room(0)
     result = problem.guard(lambda: _check(problem, loss, first_order))
     trim()
     problem.choose_plan(by_group)
+    rows = 1 if problem.plan.fixed else min(problem.layout.micro, problem.layout.n)
+    problem.check_room(2 * problem.graph_bytes * rows)
     if not result.double or problem.from_gradients:
         problem.plan = replace(problem.plan, keep=False)  # differences keep none
     return result
