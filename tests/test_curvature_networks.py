@@ -254,8 +254,8 @@ def test_members_that_the_network_stacks_for_vmap() -> None:
         return mapped.mean(0)
 
     same = Net(lambda m, x: (m.members[0](x) + m.members[1](x)) / 2, members=members)
-    values = [measure(net, rows(), "trace_ggn:exact")["trace_ggn"].value for net in (Net(stacked, members=members), same)]
-    assert values[0] == pytest.approx(values[1], rel=1e-9)
+    both = [measure(net, rows(), "trace_ggn:exact") for net in (Net(stacked, members=members), same)]
+    assert both[0]["trace_ggn"].value == pytest.approx(both[1]["trace_ggn"].value, rel=1e-9)
 
 
 class Experts(nn.Module):
