@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from calibcli.core.errors import InputError, UsageError
@@ -64,8 +65,8 @@ class Trainer:
         identity: recipe, architecture and data, which must be the same when the run is continued.
         save_every: steps between saved states (and one at the end).
         evaluations: which further rows to evaluate, and when.
-        curvature_every: epochs between measurements of λmax and trace of cross-entropy's Hessian, on up to 256
-            validation rows.
+        curvature_every: epochs between measurements of λmax and trace of cross-entropy's Hessian.
+        curvature_rows: on at most so many validation rows; 0 for all.
     """
 
     model: nn.Module
@@ -77,6 +78,7 @@ class Trainer:
     identity: dict[str, Any] = field(default_factory=dict)
     save_every: int = 500
     curvature_every: int = 0
+    curvature_rows: int = 256
     evaluations: EvaluationPlan = EvaluationPlan()  # noqa: RUF009
     progress: Progress = lambda fraction, text: None
 
@@ -294,7 +296,7 @@ class Trainer:
             record["gamma_mean"] = None if gammas is None else float(gammas.mean())
             record.update(evaluation.epoch_numbers(logits.numpy(), labels.numpy()))
             if self.curvature_every and (position.epoch + 1) % self.curvature_every == 0:
-                record.update(evaluation.curvature(self.model, self.validation, recipe.seed))
+                record.update(evaluation.curvature(self.model, self.validation, recipe.seed, self.curvature_rows))
             if recipe.keep == "best" or recipe.patience is not None:
                 value = float(record[recipe.select])
                 position.since_best += 1
@@ -302,13 +304,17 @@ class Trainer:
                     kept = state.weights(self.model) if recipe.keep == "best" else {}
                     position.best = {"value": value, "epoch": position.epoch + 1, "weights": kept}
                     position.since_best = 0
+        fitted = False
+        if recipe.stop_nll is not None:
+            record["train_nll"] = float(functional.cross_entropy(*self.logits(self.train, signals.check)))
+            fitted = record["train_nll"] <= recipe.stop_nll
         here = (lambda rows: self.logits(rows, signals.check)), self.validation, self.model, loss
         record |= self.evaluations.record(position.epoch + 1, recipe.epochs, *here)
         position.history.append(record)
         position.epoch, position.step = position.epoch + 1, 0
         position.loss_sum, position.rows, position.penalties = 0.0, 0, {}
         out_of_patience = recipe.patience is not None and position.since_best >= recipe.patience
-        position.finished = position.epoch >= recipe.epochs or out_of_patience
+        position.finished = position.epoch >= recipe.epochs or out_of_patience or fitted
         if self._log is not None:
             self._log.write(json.dumps(record))
         if position.epoch in self.evaluations.snapshots:

@@ -41,7 +41,7 @@ class Training:
         amp: `off`, `bf16` or `fp16` autocast.
         keep: weights to keep: of the `last` epoch, or of the `best` by `select` on validation rows.
         select: `nll`, `error`, `ece`, `adaece` or `loss`.  patience: epochs without a better `select` before it
-            stops, or None.
+            stops, or None.  stop_nll: it also stops after an epoch with at most this NLL of the training rows, or None.
         freeze: globs of parameters that stay as they are.  head_only: train the last linear layer alone.
     """
 
@@ -62,6 +62,7 @@ class Training:
         "nll", "Criterion of the best epoch, on validation rows: nll, error, ece, adaece or loss."
     )
     patience: Epochs | None = option(None, "Stop after this many epochs without an improvement of --select.")
+    stop_nll: Positive | None = option(None, "Stop after the first epoch with at most this NLL on the training rows.")
     freeze: tuple[str, ...] = option((), "Parameters that are not trained, such as 'layer1.*'. Repeatable.")
     head_only: bool = option(False, "Train the last linear layer alone, on features computed once.")
 
@@ -114,6 +115,7 @@ class RunOutputs(reading_options.OutputOptions):
         "none", "Link of reported probabilities: none (softmax), or phi (the focal map, for focal losses)."
     )
     curvature_every: OrNone = option(0, "Epochs between measurements of λmax and the trace (0: never).")
+    curvature_rows: OrNone = option(256, "Validation rows that --curvature-every takes at most (0: all).")
     log_every: Epochs = option(1, "Epochs between evaluations that are logged.")
     log_rows: tuple[Literal["train", "test"], ...] = option(
         (), "Also log NLL, error and ECE on train or test rows, epoch by epoch. Repeatable."
