@@ -247,6 +247,38 @@ def _locked(handle: int) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def alone(lock: Path, option: str) -> Iterator[None]:
+    """Keep a folder for this process inside the block, by a lock file in it.
+
+    Args:
+        lock: the file, which is removed at the end.  option: by which the user names the folder.
+
+    Raises:
+        UsageError: another process keeps it.
+    """
+    try:
+        import fcntl
+
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("w")
+    except (ImportError, OSError):  # no such locks here, or no such folder, which is said where it is made
+        yield
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            problem = f"another run writes into {lock.parent} at this moment"
+            raise UsageError(problem, f"wait until it has ended, or name another {option} folder") from None
+        except OSError:  # a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
 def _sweep(path: Path) -> None:
     """Remove temporary files of `path` whose process has ended."""
     of_path = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(path.suffix)}")

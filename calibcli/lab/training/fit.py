@@ -18,7 +18,7 @@ from torch import nn
 from calibcli import calibrators, metrics
 from calibcli.core.errors import UsageError, WriteError
 from calibcli.core.figure_data import Curve, Plot, first_alone
-from calibcli.core.files import claim, reading, sha256
+from calibcli.core.files import alone, claim, reading, sha256
 from calibcli.core.options import exclusive
 from calibcli.core.problem import Problem
 from calibcli.core.result import Estimate, Result, Screen, Table
@@ -452,36 +452,11 @@ def _prepare(setup: Setup, folder: Path | None) -> None:
         raise UsageError(f"{folder} holds a run", "pass --resume to go on with it, or --overwrite to start again")
 
 
-@contextlib.contextmanager
-def _alone(folder: Path | None) -> Iterator[None]:
-    """Keep the folder of a run for this run until it ends; of several processes the first keeps it.
-
-    Raises:
-        UsageError: another run writes into it.
-    """
-    if folder is None or devices.rank() > 0 or int(os.environ.get("RANK", "0")) > 0:
-        yield
-        return
-    try:
-        import fcntl
-
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("w")
-    except (ImportError, OSError):  # no such locks here, or no such folder, which is said where it is made
-        yield
-        return
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            problem = f"another run writes into {folder} at this moment"
-            raise UsageError(problem, "wait until it has ended, or name another --save folder") from None
-        except OSError:  # a file system without locks
-            pass
-        try:
-            yield
-        finally:
-            (folder / LOCK).unlink(missing_ok=True)
+def _alone(folder: Path | None) -> contextlib.AbstractContextManager[None]:
+    """Keep the folder of a run for this run until it ends (see `alone`); of several processes the first keeps it."""
+    if folder is None or devices.rank() > 0:
+        return contextlib.nullcontext()
+    return alone(folder / LOCK, "--save")
 
 
 @contextlib.contextmanager

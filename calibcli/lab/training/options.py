@@ -130,9 +130,9 @@ class Setup(reading_options.DatasetOptions, reading_options.NetworkOptions, Mach
     """All options of a training command; in Python also the callbacks `progress(fraction, text)` and `note(text)`."""
 
     PANEL: ClassVar[str] = "Model, rows and training"
-    OFTEN: ClassVar[tuple[str, ...]] = (  # what --help shows
-        "model", "data", "validation", "test", "loss", "penalty", "epochs", "batch_size", "lr", "optimizer", "schedule",
-        "augment", "init", "save", "resume", "overwrite", "device", "seed", "arch", "trust",
+    OFTEN: ClassVar[tuple[str, ...]] = (  # what --help shows, in this order
+        "model", "data", "loss", "epochs", "lr", "batch_size", "save", "validation", "test", "penalty", "optimizer",
+        "schedule", "augment", "init", "resume", "overwrite", "device", "seed", "arch", "trust",
     )  # fmt: skip
     _: KW_ONLY
     progress: Progress = lambda fraction, text: None

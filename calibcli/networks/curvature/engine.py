@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from scipy import stats
@@ -15,12 +16,20 @@ from calibcli.core.errors import InputError
 from calibcli.core.memory import trim
 from calibcli.networks import device as devices
 from calibcli.networks.curvature import trace as traces
-from calibcli.networks.curvature.differences import gauss_newton
+from calibcli.networks.curvature.differences import GradientDifferences, gauss_newton
 from calibcli.networks.curvature.ggn import GGNTrace, ggn_trace
 from calibcli.networks.curvature.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights, parts, read
-from calibcli.networks.curvature.operator import Diagonals, SecondDerivative, hessian_scalar, rest_scalar, slope
+from calibcli.networks.curvature.operator import (
+    Diagonals,
+    SecondDerivative,
+    forms_along,
+    hessian_scalar,
+    rest_scalar,
+    slope,
+)
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import PAIRS, CurvatureProblem, Scalar, normal
+from calibcli.networks.curvature.saved_state import Pieces
 from calibcli.networks.curvature.spectrum import Certificate, Lanczos, Record, certify, least
 from calibcli.networks.deploy.checkpoint_export import last_linear
 from calibcli.networks.device import Signals, free_bytes
@@ -49,8 +58,10 @@ class Shared:
         level: float,
         report: Progress | None,
         signals: Signals | None = None,
+        pieces: Pieces | None = None,
     ) -> None:
         self.problem, self.seed, self.level, self.signals = problem, seed, level, signals
+        self.pieces = pieces or Pieces()  # of work, that are known from a saved state
         self.progress: Progress = report or (lambda fraction, text: None)
         self.stopped = ""  # the interrupt that arrived (`measure` sets it): no new work, only what is known
         self.notes: list[str] = []
@@ -88,7 +99,7 @@ class Shared:
     @cached_property
     def logits(self) -> torch.Tensor:
         """Logits (N, K) of all rows, on the CPU and on every rank, in the model's precision (at least float32)."""
-        return read(self.problem)[0]
+        return self.pieces.once("logits", lambda: read(self.problem)[:1])[0]
 
     def heaviest(self, engine: Engine) -> torch.Tensor | None:
         """Read the logits and, in the same pass, what `read` tells of each row's heaviest pair, (N, 1 + tensors).
@@ -97,7 +108,9 @@ class Shared:
         """
         if "logits" in vars(self) or engine.problem.beta != 1:
             return None
-        self.logits, heaviest_pairs = read(engine.problem, (engine.loss, self.labels, engine.norms))
+        self.logits, heaviest_pairs = engine.pieces.once(
+            "logits and heaviest pairs", lambda: read(engine.problem, (engine.loss, self.labels, engine.norms))
+        )
         return heaviest_pairs
 
     @cached_property
@@ -164,10 +177,12 @@ class Engine:
     Args:
         shared: model and data.
         loss: the loss whose mean is differentiated.
+        pieces: of its work.
     """
 
-    def __init__(self, shared: Shared, loss: LogitLoss, original: Engine | None = None) -> None:
+    def __init__(self, shared: Shared, loss: LogitLoss, pieces: Pieces, original: Engine | None = None) -> None:
         self.shared, self.problem, self.loss, self.original = shared, shared.problem, loss, original
+        self.pieces = pieces
         self.relative = False  # whether coordinates are relative changes of the parameters
         self.ggn_alone = False  # whether `hessian` is G, and not H
         self.nudged: tuple[Engine, ...] = ()  # of a temperature: the same with a lower and a higher ln β
@@ -202,7 +217,8 @@ class Engine:
                 scales = [t.detach() for t in tensors]
             else:
                 scales = [unit / beta if name in self.shared.head else unit for name in self.problem.names]
-            view = self._views[relative, beta] = Engine(self.shared, self.loss, self)
+            pieces = self.pieces.part(f"{'relative ' * relative}β = {beta!r}")
+            view = self._views[relative, beta] = Engine(self.shared, self.loss, pieces, self)
             view.problem, view.relative = self.problem.view(beta, scales), relative
             if after and not nudge:
                 view.nudged = tuple(self.view(relative=relative, after=True, nudge=d) for d in (-NUDGE, NUDGE))
@@ -215,7 +231,8 @@ class Engine:
         """
         self.drop()
         if differences not in self._gauss_newton:
-            engine = self._gauss_newton[differences] = Engine(self.shared, self.loss)
+            pieces = self.pieces.part("G by differences" if differences else "G")
+            engine = self._gauss_newton[differences] = Engine(self.shared, self.loss, pieces)
             engine.hessian = gauss_newton(self.problem, self.loss, self.shared.double, differences)
             engine.ggn_alone = True
         return self._gauss_newton[differences]
@@ -233,6 +250,8 @@ class Engine:
 
     @cached_property
     def hessian(self) -> SecondDerivative:
+        if self.problem.from_gradients:
+            return GradientDifferences(self.problem, self.loss, self.shared.double)
         hessian = SecondDerivative(self.problem, hessian_scalar(self.loss))
         if self.original is not None and self.problem.beta == 1:
             hessian.share(self.original.hessian)
@@ -258,6 +277,7 @@ class Engine:
         """
         layout = self.problem.layout
         remember = self._small and layout.micro <= layout.group and not self.problem.tf32
+        remember &= self.ggn_alone or not self.problem.from_gradients  # which would seek each step twice
         everywhere = all(devices.all_least(self.problem.device, remember))
         return self.new_run(0, operator=self.record if everywhere else self.hessian)
 
@@ -295,8 +315,12 @@ class Engine:
         def start(k: int) -> torch.Tensor:
             return normal(size, self.shared.seed, first + k).to(problem.device)
 
-        limits = {"capacity": int(min(CAPACITY, fits)), "keep": 6 if fits >= 32 else 3}
-        run = Lanczos(operator or self.hessian, start, **limits, storage=storage)
+        pieces = self.pieces.part(f"Krylov run {first}")
+        limits = min(CAPACITY, fits), 6 if fits >= 32 else 3
+        capacity, keep = pieces.once("limits", lambda: [torch.tensor(limits)])[0].tolist()
+        if isinstance(operator, Record):
+            operator.pieces, pieces = pieces, Pieces()
+        run = Lanczos(operator or self.hessian, start, capacity=capacity, keep=keep, storage=storage, pieces=pieces)
         gigabytes = run.capacity * size * storage.itemsize / 2**30
         self.shared.basis = f"at most {run.capacity} vectors in {str(storage)[6:]} ({gigabytes:.2g} GiB)"
         return run
@@ -344,7 +368,12 @@ class Engine:
                     self.hessian.drop()  # memory: products by group have graphs of their own
                     trim()
                 chosen = [index % m, *near[: max(1, NEAR // (self._storage.itemsize * self.problem.size))]]
-                certificate = certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen])
+                certificate = self.pieces.once_made(
+                    Certificate,
+                    f"certificate {self.krylov.products}, {chosen}",
+                    lambda: certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen]),
+                    self.hessian,
+                )
             rounding = ROUNDING * torch.finfo(self.problem.dtype).eps * float(ritz.values.abs().max())
             off = rounding + self.product_error(index)
             self._certificates[index] = replace(certificate, residual=certificate.residual + off)
@@ -358,9 +387,12 @@ class Engine:
 
     @cached_property
     def splits(self) -> bool:
-        """Whether Tr(G) can be had from pairs: the loss knows its split (see `Pairs`), or K is small enough for one."""
-        if self.problem.classes <= MOST_CLASSES:
-            return True
+        """Whether Tr(G) can be had from pairs: the loss knows its split (see `Pairs`), or K is small enough for one.
+
+        Of sharded weights it cannot: there are no gradients of single rows.
+        """
+        if self.problem.classes <= MOST_CLASSES or self.problem.sharded:
+            return not self.problem.sharded
         row = torch.zeros(1, self.problem.classes, dtype=torch.float64)  # any logits: only whether it knows is asked
         return known_weights(self.loss, row, self.shared.labels[:1]) is not None
 
@@ -372,7 +404,8 @@ class Engine:
         s = self.shared
         s.progress(0.0, "Tr(G)")
         self.hessian.drop()
-        part = ggn_trace(self.problem, self.norms, *self.pairs, target=target, seed=s.seed, exact=exact)
+        pieces = self.pieces.part(f"Tr(G) to {target!r}{', exact' * exact}")
+        part = ggn_trace(self.problem, self.norms, *self.pairs, target=target, seed=s.seed, exact=exact, pieces=pieces)
         self._ggn[target, exact] = part
         return part
 
@@ -401,7 +434,7 @@ class Engine:
         """(tensors,) bool: whether the tensor's diagonal block of H - G does not vanish."""
         if self.original is not None:
             return self.original.has_curvature
-        if not self.splits:
+        if not self.splits or self.problem.from_gradients:
             return torch.ones(len(self.problem.tensors), dtype=torch.bool)
         return traces.has_curvature(self.problem, self.shared.seed)
 
@@ -413,6 +446,8 @@ class Engine:
         then that of G, which is not negative either. For λmax of G the first is enough.
         """
         last = len(self.problem.tensors) - 1
+        if self.problem.from_gradients and not self.ggn_alone:
+            return False
         if self.problem.classes > MOST_CLASSES or bool((self.pairs[0].weights < -1e-12).any()):
             return False
         return self.ggn_alone or not bool(traces.has_curvature(self.shared.problem, self.shared.seed, [last])[0])
@@ -426,12 +461,28 @@ class Engine:
     def prober(self) -> traces.Prober:
         """Draws probes of `rest`; to make H - G, the slopes s_n = ∂loss/∂z_n are held fixed in Σ ⟨s_n, z_n⟩."""
         fixed = slope(self.loss) if self.splits else None
-        return traces.Prober(self.problem, self.rest, fixed, tensors=self.has_curvature, seed=self.shared.seed)
+        hessian = None
+        if self.problem.from_gradients:
+            hessian = GradientDifferences(self.problem, self.loss, fixed=self.splits)
+            hessian.at_home(normal(self.problem.size, self.shared.seed, 0).sign())
+        plan: dict[str, Any] = {"tensors": self.has_curvature, "seed": self.shared.seed, "hessian": hessian}
+        plan["pieces"] = self.pieces
+        return traces.Prober(self.problem, self.rest, fixed, **plan)
 
     @cached_property
     def diagonals(self) -> Diagonals:
         """The exact diagonals of the matrix that is probed."""
-        return Diagonals(self.problem, self.rest, self.has_curvature, asked=self.shared.asked, agree=self.shared.agree)
+        stops = {"asked": self.shared.asked, "agree": self.shared.agree}
+        return Diagonals(self.problem, self.rest, self.has_curvature, **stops, pieces=self.pieces)
+
+    def forms_along(self, vector: torch.Tensor, which: str) -> torch.Tensor | None:
+        """Differentiate every row's loss twice along a vector (see `forms_along`), `which` by name."""
+
+        def work() -> list[torch.Tensor]:
+            forms = forms_along(self.problem, self.loss, vector)
+            return [] if forms is None else [forms]
+
+        return next(iter(self.pieces.once(f"forms along {which}", work)), None)
 
     @property
     def steepness(self) -> torch.Tensor:

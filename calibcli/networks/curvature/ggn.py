@@ -23,6 +23,7 @@ from calibcli.networks import device as devices
 from calibcli.networks.curvature.loss import PART, Pairs, row_sums
 from calibcli.networks.curvature.per_row_gradients import UNMAPPED, RowNorms
 from calibcli.networks.curvature.problem import CurvatureProblem, has_twin, twin
+from calibcli.networks.curvature.saved_state import Pieces
 
 EXACT = 10**9  # degrees of freedom of an error without draws
 STREAM = 1 << 62  # second half of the random key: that of `signs` is less (for 2**30 rows), that of `normal` more
@@ -37,6 +38,7 @@ FLOOR = 0.3  # of the mean scale of rows, added to every row's: no pair is out o
 OPEN = 0.1  # of the target, that rows which were not looked at may hold if they are as steep as any other
 REDONE = 8  # of the heaviest rows, computed again in float64 where every pair was taken
 REDONE_PAIRS = 1024  # of those rows at most, but of two rows in any case
+PIECE = 1024  # pairs that are one piece of a saved state
 ROUNDED = 100.0  # rounding of Tr(G) in units of the dtype's, where no float64 copy tells: that of the worst rows seen
 
 
@@ -82,6 +84,7 @@ def ggn_trace(
     target: float,
     seed: int,
     exact: bool = False,
+    pieces: Pieces | None = None,
 ) -> GGNTrace:
     """Estimate Tr(G) to a standard error of `target` relative to its value.
 
@@ -94,8 +97,9 @@ def ggn_trace(
         target: relative standard error of the draws to aim for.
         seed: of the draws.
         exact: take every pair.
+        pieces: norms that are known from a saved state.
     """
-    work = _PairTrace(problem, norms, pairs, seed)
+    work = _PairTrace(problem, norms, pairs, seed, pieces or Pieces())
     present = int(torch.count_nonzero(work.mass))
     if exact or present <= max(2 * PILOT, CHEAP * work.n):
         taken = work.mass.nonzero()[:, 0]
@@ -156,8 +160,9 @@ class _PairTrace:
         stream: of random numbers.
     """
 
-    def __init__(self, problem: CurvatureProblem, norms: RowNorms, pairs: Pairs, seed: int) -> None:
+    def __init__(self, problem: CurvatureProblem, norms: RowNorms, pairs: Pairs, seed: int, pieces: Pieces) -> None:
         self.problem, self.norms, self.pairs = problem, norms, pairs
+        self.pieces, self.calls = pieces, 0  # of `norms_of`
         self.n, self.k = pairs.mass.shape
         self.mass, self.weights = pairs.mass.flatten(), pairs.weights.flatten()
         self.stream = np.random.Generator(np.random.Philox(key=np.array([seed, STREAM], np.uint64)))
@@ -322,7 +327,7 @@ class _PairTrace:
         heavy = sizes.topk(count).indices
         tensor_sizes = torch.linalg.vector_norm(signed, 1, dim=0)
         remaining = torch.cat([sizes.sum()[None], tensor_sizes])  # (1 + tensors,), less the rows computed again
-        exact = self.in_float64(heavy)  # (count, tensors)
+        (exact,) = self.pieces.once("rows in float64", lambda: [self.in_float64(heavy)])  # (count, tensors)
         if not bool(exact.isfinite().all()):
             return remaining.mul(ROUNDED * torch.finfo(self.problem.dtype).eps / self.n)
         share = torch.zeros_like(remaining)
@@ -398,9 +403,15 @@ class _PairTrace:
         on_this_rank = (row >= problem.layout.local.start) & (row < problem.layout.local.stop)
         out = torch.zeros(len(wanted), len(problem.tensors), dtype=torch.float64)
         # at most PART numbers of u at once; of these, whole micro-batches of `chunk` rows if they fit
-        step, chunk = max(1, PART // problem.classes), self.norms.chunk
-        for some in torch.split(on_this_rank.nonzero()[:, 0], max(step - step % chunk, min(step, chunk))):
-            out[some] = self.norms(row[some], self.pairs.cotangents(row[some], wanted[some] % self.k))
+        chunk = self.norms.chunk
+        step = max(1, min(PART // problem.classes, max(PIECE, chunk)))
+        self.calls += 1
+        for i, some in enumerate(torch.split(on_this_rank.nonzero()[:, 0], max(step - step % chunk, min(step, chunk)))):
+
+            def work(some: torch.Tensor = some) -> list[torch.Tensor]:
+                return [self.norms(row[some], self.pairs.cotangents(row[some], wanted[some] % self.k))]
+
+            (out[some],) = self.pieces.once(f"norms {self.calls}, part {i}", work)
         return devices.all_sum_of_host(out, problem.device)[back]
 
 

@@ -19,6 +19,7 @@ from calibcli.networks import device as devices
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.per_row_gradients import unless_unmapped
 from calibcli.networks.curvature.problem import RESERVED, CurvatureProblem, Inputs, Scalar, signs
+from calibcli.networks.curvature.saved_state import Pieces
 from calibcli.networks.derivatives.jets import Jets
 from calibcli.networks.device import free_bytes
 
@@ -254,6 +255,7 @@ class SecondDerivative:
     """
 
     how = ""  # how products are made, where it is worth a word
+    CARRIED: Sequence[str] = ()  # names of numbers that a product changes, which a saved state must hold (see `Pieces`)
 
     def __init__(self, problem: CurvatureProblem, scalar: Scalar) -> None:
         self.problem, self.scalar = problem, scalar
@@ -417,6 +419,7 @@ class Total:
 
 
 Question = Callable[[], bool]
+ELEMENTS = 1024  # of a diagonal that are one piece of a saved state
 
 
 class Diagonals:
@@ -428,12 +431,20 @@ class Diagonals:
         tensors: (tensors,) bool, those that are wanted.
         asked: whether this process was asked to stop: it leaves off before the next element.
         agree: raises in all processes where one of them was asked to stop.
+        pieces: elements that are known from a saved state.
     """
 
     def __init__(
-        self, problem: CurvatureProblem, scalar: Scalar, tensors: torch.Tensor, *, asked: Question, agree: Question
+        self,
+        problem: CurvatureProblem,
+        scalar: Scalar,
+        tensors: torch.Tensor,
+        *,
+        asked: Question,
+        agree: Question,
+        pieces: Pieces,
     ) -> None:
-        self.problem, self.scalar, self.asked, self.agree = problem, scalar, asked, agree
+        self.problem, self.scalar, self.asked, self.agree, self.pieces = problem, scalar, asked, agree, pieces
         self.tensors: list[bool] = tensors.tolist()
         self._known: dict[tuple[int, ...], torch.Tensor] = {}
 
@@ -462,12 +473,18 @@ class Diagonals:
                     continue
                 flat = gradient.reshape(-1)
                 scale = self.problem.scales[k].expand(tensor.shape).reshape(-1) if self.problem.scales else None
-                for i in range(len(flat)):
-                    if self.asked():
-                        return None
-                    (row,) = torch.autograd.grad(flat[i], tensor, retain_graph=True, materialize_grads=True)
-                    element = row.reshape(-1)[i]
-                    traces[rows.start // cell, k] += float(element if scale is None else element * scale[i] ** 2)
+                for start in range(0, len(flat), ELEMENTS):
+                    name = f"diagonal of rows {rows.start} to {rows.stop}, tensor {k} from {start}"
+                    known, total = self.pieces.recall(name), 0.0
+                    for i in () if known else range(start, min(start + ELEMENTS, len(flat))):
+                        if self.asked():
+                            return None
+                        (row,) = torch.autograd.grad(flat[i], tensor, retain_graph=True, materialize_grads=True)
+                        element = row.reshape(-1)[i]
+                        total += float(element if scale is None else element * scale[i] ** 2)
+                    if not known:
+                        self.pieces.keep(name, known := [torch.tensor(total, dtype=torch.float64)])
+                    traces[rows.start // cell, k] += known[0]
         return traces
 
 

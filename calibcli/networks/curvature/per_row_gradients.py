@@ -12,6 +12,7 @@ from torch.func import grad, vmap
 from torch.nn import functional as F
 
 from calibcli.networks import device as devices
+from calibcli.networks.curvature.memory_plan import SHORT
 from calibcli.networks.curvature.problem import CurvatureProblem, Inputs, T
 
 UNMAPPED = (RuntimeError, ValueError, TypeError, AttributeError)  # raised where vmap cannot run a model
@@ -56,7 +57,8 @@ class RowNorms:
         """Number of rows that are worked on at once: per-row gradients of the tensors without a rule must fit."""
         row = sum(s for s, layer in zip(self.problem.sizes, self.by_layer.tolist()) if not layer)
         row *= torch.empty((), dtype=self.problem.dtype).element_size()
-        return max(1, min(CHUNK // max(row, 1), self.problem.layout.micro))
+        room = min(CHUNK, devices.free_bytes(self.problem.device) // SHORT)
+        return max(1, min(room // max(row, 1), self.problem.layout.micro))
 
     def __call__(self, rows: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
         """Compute squared norms (n, tensors), float64 on the CPU, for row indices (n,) and cotangents (n, K)."""

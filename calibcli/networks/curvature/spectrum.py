@@ -11,6 +11,7 @@ import torch
 from calibcli.networks import device as devices
 from calibcli.networks.curvature.operator import Operator, SecondDerivative, Total, blocks, inner, norm
 from calibcli.networks.curvature.problem import RESERVED, signs
+from calibcli.networks.curvature.saved_state import Pieces
 
 # One Krylov run for λmax, the top k, λmin and the density: Lanczos, fully reorthogonalised, restarted when full.
 #
@@ -99,6 +100,7 @@ class Lanczos:
         capacity: most basis vectors in memory; the run restarts when they are used.
         keep: Ritz vectors that survive a restart at each end of the spectrum.
         storage: dtype of the basis (coefficients are float64, products what the operator gives).
+        pieces: products that are known from a saved state.
 
     Attributes:
         products: matvecs so far.
@@ -113,8 +115,10 @@ class Lanczos:
         capacity: int = 200,
         keep: int = 6,
         storage: torch.dtype = torch.float64,
+        pieces: Pieces | None = None,
     ) -> None:
         self.operator, self.start, self.storage = operator, start, storage
+        self.pieces = pieces or Pieces()
         self.capacity = min(max(capacity, least(keep)), operator.size)
         self.keep = keep
         self.basis = Basis(operator.size, storage)
@@ -141,10 +145,38 @@ class Lanczos:
         """Make one more product."""
         if len(self.basis) == self.capacity < self.operator.size:
             self._restart()
-        v = self._next_vector()
-        w = self.operator.matvec(v)
-        self.basis.append(v)  # after an interrupt the run is as it was
+        v, m = self._next_vector(), len(self.basis) + 1
+        name = f"product {self.products}"
+        try:
+            h, length, w = self.pieces.once(name, lambda: self._multiplied(v), self.operator)
+        except BaseException:
+            self.basis.count = m - 1  # after an interrupt the run is as it was
+            raise
+        if len(self.basis) < m:  # the product was known
+            self.basis.append(v)
         self.products += 1
+        t = torch.zeros(m, m, dtype=torch.float64)
+        t[:-1, :-1] = self.t
+        t[:, -1] = t[-1] = h
+        self.t = t
+        beta = float(length)
+        if self._open:
+            self.alphas.append(float(h[-1]))
+            self.betas.append(beta)
+        if m == self.operator.size or beta <= 1e-13 * float(torch.linalg.norm(t)):
+            self.beta, self.next, self._open = 0.0, None, False  # an invariant subspace: exact
+        else:
+            self.beta, self.next = beta, w.to(v.device)
+        self._ritz = None
+        ritz = self.ritz()
+        self.history.append(
+            tuple(float(x) for i in (-1, 0) for x in (ritz.values[i], ritz.residuals[i]))  # type: ignore[arg-type]
+        )
+
+    def _multiplied(self, v: torch.Tensor) -> list[torch.Tensor]:
+        """Multiply, and put v into the basis: coefficients of the product in it (m,), length of the rest, direction."""
+        w = self.operator.matvec(v)
+        self.basis.append(v)
         m = len(self.basis)
         h = torch.zeros(m, dtype=torch.float64)
         for i in range(max(0, m - 2), m):  # what is large first, so that one pass over the basis is mostly enough
@@ -154,23 +186,8 @@ class Lanczos:
         h += (more := self._orthogonalise(w))
         if float(more.norm()) > 1e-3 * norm(w):
             h += self._orthogonalise(w)
-        t = torch.zeros(m, m, dtype=torch.float64)
-        t[:-1, :-1] = self.t
-        t[:, -1] = t[-1] = h
-        self.t = t
         beta = norm(w)
-        if self._open:
-            self.alphas.append(float(h[-1]))
-            self.betas.append(beta)
-        if m == self.operator.size or beta <= 1e-13 * float(torch.linalg.norm(t)):
-            self.beta, self.next, self._open = 0.0, None, False  # an invariant subspace: exact
-        else:
-            self.beta, self.next = beta, w.div_(beta).to(self.storage)
-        self._ritz = None
-        ritz = self.ritz()
-        self.history.append(
-            tuple(float(x) for i in (-1, 0) for x in (ritz.values[i], ritz.residuals[i]))  # type: ignore[arg-type]
-        )
+        return [h, torch.tensor(beta, dtype=torch.float64), w.div_(beta or 1.0).to(self.storage)]
 
     def ritz(self) -> Ritz:
         """Ritz values and residuals of the current basis."""
@@ -479,10 +496,14 @@ class Record:
         operator: the Hessian.
         storage: dtype that holds the vectors without loss.
         most: products that are remembered.
+
+    Attributes:
+        pieces: products that are known from a saved state.  products: so far.
     """
 
     def __init__(self, operator: SecondDerivative, storage: torch.dtype = torch.float64, most: int = 40) -> None:
         self.operator, self.size, self.most = operator, operator.size, most
+        self.pieces, self.products = Pieces(), 0
         self.vectors = Basis(self.size, storage)
         self.images = Basis(self.size, torch.float64)  # H v_j
         self._forms: list[torch.Tensor] = []  # (groups, j + 1) sums over a group of v_iᵀH_n v_j, i <= j
@@ -491,16 +512,23 @@ class Record:
 
     def matvec(self, vector: torch.Tensor) -> torch.Tensor:
         """H v."""
+        name = f"product {self.products}"
+        self.products += 1
         if len(self.vectors) >= self.most:
-            return self.operator.matvec(vector)
+            (image,) = self.pieces.once(name, lambda: [self.operator.matvec(vector)], self.operator)
+            return image.to(vector.device)
         self.vectors.append(vector)
+        found = self.pieces.once(name, lambda: self._multiplied(vector), self.operator)
+        image, forms, sketches = (part.to(vector.device) for part in found)
+        self.images.append(image)
+        self._forms.append(forms)
+        self._sketches.append(sketches)
+        return image
+
+    def _multiplied(self, vector: torch.Tensor) -> list[torch.Tensor]:
         depth = len(self.vectors)
         total, forms, sketches = _product(self.operator, vector, depth, self.vectors.dot, self._sketch)
-        image = self.operator.mean(total)
-        self.images.append(image)
-        self._forms.append(devices.all_sum(forms))
-        self._sketches.append(devices.all_sum(sketches))
-        return image
+        return [self.operator.mean(total), devices.all_sum(forms), devices.all_sum(sketches)]
 
     def certificate(self, index: int, values: torch.Tensor, vectors: torch.Tensor) -> Certificate | None:
         """Certify one of some Ritz vectors; None where products that it needs were not remembered.
