@@ -34,9 +34,10 @@ BY_PROCESSOR = (
     "is-my-curvature-high.md",
     "my-experiment.md",
     "my-hugging-face-model.md",
+    "positions.md",
 )
 """Pages of numbers in float32, which other processors round otherwise; training carries that into the first digits."""
-NEEDS = {"my-hugging-face-model.md": "transformers"}
+NEEDS = {"my-hugging-face-model.md": "transformers", "positions.md": "transformers"}
 
 
 def run(command: str, folder: Path) -> str:
