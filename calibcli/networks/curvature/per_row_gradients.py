@@ -206,7 +206,7 @@ def normalised(module: Any, a: torch.Tensor, d: torch.Tensor, scales: Scales) ->
 
 def embedding(module: nn.Embedding, a: torch.Tensor, d: torch.Tensor, scales: Scales) -> Norms:
     """Norms for rows of a table: positions with the same token share one."""
-    tokens, d = a.flatten(1), d.reshape(len(d), -1, d.shape[-1])  # (n, L), (n, L, width)
+    tokens, d = a.unsqueeze(-1).flatten(1), d.reshape(len(d), -1, d.shape[-1])  # (n, L), (n, L, width)
     if (scale := scales.get("weight")) is not None:
         d = d * (scale[tokens] if scale.ndim else scale)
     same = tokens[:, :, None] == tokens[:, None, :]  # (n, L, L)
@@ -256,6 +256,7 @@ def layer_norms(
     finally:
         for hook in hooks:
             hook.remove()
+    seen = [one for one in seen if one[-1].requires_grad]  # what a vmap of the model's own holds does not, outside it
     cotangents = choose(logits)
     if not seen or cotangents is None:
         return {}

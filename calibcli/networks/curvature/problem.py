@@ -177,10 +177,23 @@ def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     return v * (g / torch.norm_except_dim(v, 2, dim))
 
 
+def logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    """Compute `torch.logcumsumexp` from sums of 1, 2, 4, ... elements.
+
+    Its second derivative in PyTorch is NaN where the gradient of some of the sums is 0, as where the last one is read.
+    """
+    x, step = x.movedim(dim, -1), 1
+    while step < x.shape[-1]:
+        x = torch.cat([x[..., :step], torch.logaddexp(x[..., step:], x[..., :-step])], -1)
+        step *= 2
+    return x.movedim(-1, dim)
+
+
 WRITTEN_OUT: dict[Any, Callable[..., Tensor]] = {
     F.hardsigmoid: hardsigmoid,
     torch.ops.aten.hardsigmoid.default: hardsigmoid,
     torch._weight_norm: weight_norm,
+    **dict.fromkeys((torch.logcumsumexp, Tensor.logcumsumexp, torch.ops.aten.logcumsumexp.default), logcumsumexp),
 }
 
 
