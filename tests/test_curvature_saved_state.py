@@ -11,14 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from benchmark_scripts import script
 from curvature_models import setup
 from forks import ended, forked
-from torch import nn
 
 import calibcli
-from calibcli.cli.app import main
-from calibcli.core.errors import InputError, UsageError
 from calibcli.core.result import Result
 from calibcli.networks.curvature import saved_state
 from calibcli.networks.curvature.saved_state import State

@@ -36,7 +36,7 @@ class GivenNumbers:
         The seeds' part of the errors is pooled over arms, without what a seed does to all of them. That of the rows is
         the covariance of two seeds, since what is a seed's own is in the first part already.
         """
-        logs = (values > 0).all(axis=(1, 2))  # (P,)
+        logs = np.asarray((values > 0).all(axis=(1, 2)))  # (P,)
         values = np.log(values, out=values.copy(), where=logs[:, None, None])
         _, arms, count = values.shape
         off = values - values.mean(axis=2, keepdims=True)
@@ -85,7 +85,7 @@ class GivenNumbers:
         design = np.hstack([chebyshev.chebvander(given[:, 0] / scale, DEGREE), given[:, 1:], off[:, -1:]])
         kept, _ = np.linalg.qr(design[:, :-1])  # (A, columns)
         left, z = (one - kept @ (kept.T @ one) for one in (last, off[:, -1]))
-        size = max(float(np.linalg.norm(z)), TINY)
+        size = float(np.linalg.norm(z)) or 1.0
 
         found, *_ = np.linalg.lstsq(design, last, rcond=None)
         tangent = chebyshev.chebval(given[:, 0] / scale, chebyshev.chebder(found[: DEGREE + 1])) / scale  # (A,)

@@ -78,7 +78,10 @@ class Graph(nn.Module):
             return str(tables[0])
         listed = ", ".join(f"{o.name} {o.type}" for o in self.session.get_outputs())[:200]
         problem = f"{self.path} has {'no output' if not tables else 'several outputs'} of numbers (rows, classes)"
-        raise InputError(f"{problem}: {listed}", "export it with one output named logits")
+        fix = "export it with one output named logits"
+        if "seq(map" in listed:
+            fix = "export it with skl2onnx's options={'zipmap': False, 'raw_scores': True}, for logits in a table"
+        raise InputError(f"{problem}: {listed}", fix)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
         return self  # it has no state that changes
@@ -334,6 +337,12 @@ def read(path: Path, *, trust: bool) -> CheckpointContents:
         InputError: not there, not a checkpoint, damaged, or holding code while `trust` is false (nothing is executed).
     """
     reading(path)
+    folder = path if path.is_dir() else path.parent
+    if path.suffix == ".distcp" or (path == folder and (path / ".metadata").exists() and [*path.glob("*.distcp")]):
+        fix = (
+            f"write one file of it: python -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder} model.pt"
+        )
+        raise InputError(f"{path} is a distributed checkpoint, or part of one (DCP), of several files", fix)
     if path.is_dir():
         return _folder(path)
     if path.exists() and not path.is_file():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,15 +11,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from calibcli.core.errors import InputError
 from calibcli.core.memory import trim
 from calibcli.networks import device as devices
-from calibcli.networks.curvature.differences import Differences
+from calibcli.networks.curvature import sharded
+from calibcli.networks.curvature.differences import Differences, GradientDifferences
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.memory_plan import counted_graph
-from calibcli.networks.curvature.operator import hessian_scalar
+from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
 from calibcli.networks.curvature.per_row_gradients import unless_unmapped
 from calibcli.networks.curvature.problem import (
     RESERVED,
@@ -75,10 +78,13 @@ def check(problem: CurvatureProblem, loss: LogitLoss, by_group: bool = True, fir
     Raises:
         InputError: a check fails.
     """
+    problem.check_room(0)
     result = problem.guard(lambda: _check(problem, loss, first_order))
     trim()
     problem.choose_plan(by_group)
-    if not result.double:
+    rows = 1 if problem.plan.fixed else min(problem.layout.micro, problem.layout.n)
+    problem.check_room(2 * problem.graph_bytes * rows)
+    if not result.double or problem.from_gradients:
         problem.plan = replace(problem.plan, keep=False)  # differences keep none
     return result
 
@@ -88,7 +94,11 @@ def _check(problem: CurvatureProblem, loss: LogitLoss, first_order: bool) -> Sel
     logits = _outputs(problem, result)
     _labels(problem, logits.shape[1])
     try:
-        _second_order(problem, loss, logits, result)
+        if problem.sharded:
+            _sharded(problem, loss, logits, result)
+        else:
+            with sdpa_kernel(SDPBackend.MATH):
+                _second_order(problem, loss, logits, result)
     except NoSecondDerivative as error:
         result.double, result.difference = False, None
         try:
@@ -97,8 +107,13 @@ def _check(problem: CurvatureProblem, loss: LogitLoss, first_order: bool) -> Sel
             if devices.is_out_of_memory(other):
                 raise
             raise (other if first_order and isinstance(other, InputError) else error) from None
+        if problem.from_gradients:
+            return result
         if not first_order:
-            error.fix = f"ask for what needs none: -w lambda_max_ggn, or hessian(..., matrix='ggn'); or {error.fix}"
+            error.fix = (
+                "ask for what needs none: -w lambda_max_ggn, or hessian(..., matrix='ggn'); or pass"
+                f" --products gradients; or {error.fix}"
+            )
             raise
         result.notes.append(f"{error.problem}: what is asked for takes first derivatives alone")
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
@@ -106,11 +121,38 @@ def _check(problem: CurvatureProblem, loss: LogitLoss, first_order: bool) -> Sel
     return result
 
 
+def _sharded(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tensor, result: SelfTest) -> None:
+    """Compare the gradient, which processes put together, with a difference of the loss; also guess the graph's size.
+
+    Raises:
+        InputError: the two disagree, or outputs change from call to call.
+    """
+    rows, scalar, operator = _rows(problem), hessian_scalar(loss), GradientDifferences(problem, loss)
+    result.double, result.difference = False, None
+    with torch.no_grad(), sharded.output_bytes(problem.model) as sizes:
+        again = problem.logits(rows)[0]
+    (problem.graph_bytes,) = devices.all_least(problem.device, 4 * sum(sizes) // len(rows))
+    if not torch.allclose(logits, again, rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
+        raise InputError("the model's outputs change from call to call", "switch off dropout and noise in eval mode")
+    gradient = problem.gradients(rows, scalar)
+    length, step = _norm(gradient), FIRST[0] ** 0.5 * operator.length
+    if length == 0:
+        return
+    losses = []
+    for by in (step, -step):
+        with operator.moved([g / length for g in gradient], by), torch.no_grad():
+            losses.append(float(scalar(*problem.logits(rows)).double()))
+    off = abs((losses[0] - losses[1]) / (2 * step) / length - 1)
+    if off > WRONG:
+        fix = "leave the factors of reductions as fully_shard sets them, and gradients unscaled"
+        raise InputError(f"the sharded gradient disagrees with a difference of the loss (by {off:.2g} of it)", fix)
+
+
 def _first_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tensor) -> float:
     """Compare Jᵀu of a backward pass with Jv of differences, u = Jv: the relative error. It also counts the graph.
 
     Raises:
-        InputError: the two disagree.  RuntimeError: there is no backward pass.
+        InputError: the two disagree.  RuntimeError: there is no backward pass, or it is not finite.
     """
     rows, operator = _rows(problem), Differences(problem, loss)
     v = _normal([t.detach() for t in problem.tensors])
@@ -124,6 +166,8 @@ def _first_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tenso
         problem, rows, logits, [logits.new_zeros(1) if g is None else g.new_ones(1) for g in found]
     )
     gradients = [torch.zeros_like(t) if g is None else g for t, g in zip(problem.tensors, found)]
+    if not math.isfinite(_norm(gradients)):
+        raise RuntimeError("the gradient is not finite either")
     square = float(slopes.double().square().sum())
     off = abs(_dot(gradients, [p.to(problem.dtype) for p in v]) - square) / max(square, 1e-300)
     if off > WRONG:
@@ -137,6 +181,9 @@ def _second_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tens
     v, w = _directions(problem)
     all_four = [v, w, *_products(problem, loss, logits, [v, w])]
     hv = all_four[2]
+    if not math.isfinite(_norm([*hv, *all_four[3]])):
+        infinite = SecondDerivative(problem, hessian_scalar(loss)).not_finite("a Hessian-vector product")
+        raise NoSecondDerivative(infinite.problem, infinite.fix)
     result.asymmetry = _asymmetry(*all_four)
     if result.asymmetry > SYMMETRIC and (why := _asymmetric(problem, loss, all_four, result.asymmetry)):
         raise why
@@ -150,7 +197,10 @@ def _second_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tens
         result.notes.append(f"{where}: the gradient jumps there, and H is that of PyTorch's choice of a side")
     elif result.difference is not None and result.difference > WRONG:
         error = f"relative error {result.difference:.2g} on {len(_rows(problem))} rows"
-        fix = f"use operations whose backward pass is differentiable {CUSTOM}, and leave the weights as they are"
+        fix = (
+            f"use operations whose backward pass is differentiable {CUSTOM}, take nothing that depends on the weights"
+            " out of the graph (detach(), no_grad()), and leave the weights as they are"
+        )
         raise NoSecondDerivative(f"the second derivative disagrees with a difference of gradients ({error})", fix)
 
 
@@ -232,7 +282,8 @@ def _outputs(problem: CurvatureProblem, result: SelfTest) -> torch.Tensor:
             logits, _ = problem.logits(rows)
     except RuntimeError as error:
         raise devices.of_dtype(error, problem.dtype) or error from None
-    if watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules()):
+    attends = watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules())
+    if attends and not problem.from_gradients:
         result.notes.append("attention runs in its math form: the fused kernels have no second derivative")
     if logits.ndim != 2 or len(logits) != len(rows):
         raise InputError(
