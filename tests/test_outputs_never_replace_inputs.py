@@ -73,6 +73,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "curvature": [
         ("{model} --data {digits}#test", ("model", "data")),
         ("{model} --arch-file {code}:make --data {digits}#test", ("arch_file",)),
+        ("{model} --data {digits}#test --save-state {folder}/free", ("model",)),
     ],
     "export": [
         ("{calibrator} --to vllm --data {test} -o {folder}/free.json", ("calibrator", "data")),

@@ -148,7 +148,7 @@ def measured(
             shared.head  # noqa: B018  # refused before anything is measured
         findings: list[tuple[LogitLoss, Choice[QuantityTraits], QuantityEstimates]] = []
         for number, loss in enumerate(losses):
-            engine = Engine(shared, loss, shared.pieces.part(f"loss {number}"))
+            engine = Engine(shared, loss, pieces=shared.pieces.part(f"loss {number}"))
             findings += [(loss, choice, f) for choice, f in _run(engine, choices, interrupts)]
         try:
             shared.quality()

@@ -99,9 +99,10 @@ class Prober:
         *,
         tensors: torch.Tensor,
         seed: int,
-        pieces: Pieces,
+        pieces: Pieces | None = None,
     ) -> None:
-        self.problem, self.scalar, self.slope, self.seed, self.pieces = problem, scalar, slope, seed, pieces
+        self.problem, self.scalar, self.slope, self.seed = problem, scalar, slope, seed
+        self.pieces = pieces or Pieces()
         self.tensors: list[bool] = tensors.tolist()
 
     @cached_property
