@@ -45,7 +45,7 @@ lint: .venv/.ready
 # what it depends on would replace a CPU torch (tests/zoos.py imports it all the same)
 .venv-extra/.ready: pyproject.toml constraints.txt
 	test -x .venv-extra/bin/python || $(PYTHON) -m venv .venv-extra
-	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[test,parquet,evals,hf,docs,onnx,slices]' accelerate skops polars basedpyright
+	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[test,parquet,evals,hf,docs,onnx,slices]' accelerate peft skops polars basedpyright
 	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt --no-deps timm torchvision skl2onnx axe-core-python $(ORACLE)
 	touch $@
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,6 +136,36 @@ def test_a_graph_without_an_end_is_interrupted(tmp_path: Path) -> None:
     run.send_signal(2)
     assert run.wait(120) == 130
     assert not (tmp_path / "z.npz").exists()
+
+
+@pytest.mark.extra
+@pytest.mark.regression
+def test_a_graph_has_ended_when_its_interrupt_is_raised() -> None:
+    """`Thread.join` of Python 3.11 may take a thread for ended when it is interrupted: the graph ran on to the exit."""
+    from calibcli.networks import _onnx_runtime
+
+    ended = list[int]()
+
+    class Endless:
+        def run(self, wanted: object, feed: object, options: Any) -> None:
+            while not options.terminate:
+                time.sleep(0.001)
+            time.sleep(0.02)
+            ended.append(1)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for times in range(1, 31):
+            signal.setitimer(signal.ITIMER_REAL, 0.01 + 0.003 * times)
+            with pytest.raises(KeyboardInterrupt):
+                _onnx_runtime.run(Endless(), ["z"], {})
+            assert len(ended) == times
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.extra

@@ -59,21 +59,25 @@ def run(running: Any, wanted: Sequence[str], feed: Mapping[str, Any]) -> Any:
         FAILURES: the graph does not run.
     """
     options, results, errors = onnxruntime.RunOptions(), list[Any](), list[BaseException]()
+    done = (
+        threading.Event()
+    )  # `Thread.join` of Python 3.11, interrupted, may take a thread that runs for one that has ended
 
     def work() -> None:
         try:
             results.append(running.run(list(wanted), dict(feed), options))
         except BaseException as error:
             errors.append(error)
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
     try:
-        while thread.is_alive():
-            thread.join(0.2)
+        threading.Thread(target=work, daemon=True).start()
+        while not done.wait(0.2):
+            pass
     except BaseException:
         options.terminate = True
-        thread.join(60)  # it ends at the next operator; a thread that outlives the interpreter would abort the process
+        done.wait(60)  # it ends at the next operator; a thread that outlives the interpreter would abort the process
         raise
     if errors:
         raise errors[0]
