@@ -121,7 +121,7 @@ def other_rows() -> tuple[torch.Tensor, torch.Tensor]:
     ("more", "problem"),
     [
         ({"model": moved}, "other weights"),
-        ({"model": other_code}, "the code of the model, whose outputs on the first rows differ"),
+        ({"model": other_code}, "other code: the outputs of the model or the loss differ on the first rows"),
         ({"data": other_rows}, "other rows"),
         ({"seed": 1}, "seed: 0, not 1"),
         ({"quantity": "trace"}, "quantities: lambda_max, not trace"),
@@ -142,6 +142,13 @@ def test_the_state_of_another_run_is_refused_and_kept(more: dict[str, Any], prob
     other = tmp_path / "state-2"
     assert str(other) in fix
     assert quick(other, **{key: value() if callable(value) else value for key, value in more.items()}).estimates
+
+
+def test_another_loss_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    own = [lambda z, y, by=by: by * nn.functional.cross_entropy(z, y, reduction="none") for by in (1.0, 2.0)]
+    quick(tmp_path, loss=own[0])
+    with pytest.raises(UsageError, match="other code"):
+        quick(tmp_path, loss=own[1])
 
 
 def test_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

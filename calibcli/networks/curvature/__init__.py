@@ -141,7 +141,7 @@ def measured(
         test = check(problem, losses[0], certified, first_order=all(c.traits.first_order for c in choices))
         independent(problem)
         if state:
-            state.go_on(problem)
+            state.go_on(problem, losses)
         shared = Shared(problem, seed, level, progress, signals, state.pieces if state else None)
         shared.by_row, shared.double = terms is not None, test.double
         if any(c.traits.folds for c in choices):
