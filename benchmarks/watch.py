@@ -1,7 +1,7 @@
 """Error rate of a watch that is looked at every night, and the time to its verdicts.
 
     python benchmarks/watch.py --short                   # half a minute
-    python benchmarks/watch.py                           # 150 looks, and the tables of docs/watch.md; half an hour
+    python benchmarks/watch.py                           # 150 looks, the tables of docs/measured/watch.md; half an hour
     python benchmarks/watch.py --looks 1000 --only wrong # by night; also --runs 400
 
 Wrong: rows are drawn with replacement from the populations of the gate's benchmark, 100 a night (or 5 groups), and the

@@ -7,7 +7,9 @@
 Networks are drawn with random weights, as small as they can be configured. The default run, in float64 and float32, on
 a block of parameters is held against the block's dense Hessian, and one product and λmax of all parameters against a
 double backward in float64. Prints one line for each; exit 1 if one is neither equal to it nor refused by name. Each is
-measured in a process of its own, of --limit CPU seconds. A library that is not installed is skipped.
+measured in a process of its own, of --limit CPU seconds. A library that is not installed is skipped. `narrow` are
+networks in half precision, or with adapters on an int8 base; `sharded` are shared by two processes, and measured from
+gradients alone: their logits, λmax and trace count.
 
 --budget seconds for a dense Hessian, and again for λmax of all; --most parameters of a dense Hessian; --quick: default
 runs in float32 alone, λmax of all in float64 alone. What the file of --save holds already is not measured again.
@@ -32,6 +34,7 @@ from typing import Any
 
 import _zoo_models
 import _zoo_plain
+import _zoo_sharded
 import _zoo_written
 import torch
 from _harness import append, arguments, head, lines, row
@@ -40,6 +43,8 @@ from _zoo_truth import Verdict, judge
 LIBRARIES: dict[str, Any] = {
     "plain": _zoo_plain.plain,
     "written": _zoo_written.written,
+    "narrow": _zoo_sharded.narrow,
+    "sharded": _zoo_sharded.sharded,
     "torchvision": _zoo_models.torchvision,
     "transformers": _zoo_models.transformers,
     "timm": _zoo_models.timm,
@@ -68,8 +73,8 @@ def one(make: _zoo_models.Maker, how: tuple[float, int, bool]) -> Verdict:
     torch.manual_seed(0)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            model, inputs = make()
-            return judge(model, inputs, *how)
+            made = make()
+            return made if isinstance(made, Verdict) else judge(*made, *how)
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"

@@ -50,13 +50,36 @@ def test_no_arguments_show_the_help_and_are_a_wrong_request(capsys: pytest.Captu
     assert shown.err == ""
 
 
-def test_the_commands_fit_on_one_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 100)
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_commands_fit_on_one_screen(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", columns)
     assert main(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 40
     assert [name for name in COMMANDS if not any(re.match(rf"│ {name} +[A-Z]", line) for line in lines)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("fit", ["--data", "--loss", "--epochs", "--lr", "--batch-size", "--save"]),
+        ("metrics", ["--metric"]),
+        ("check", ["--max", "--min"]),
+        ("compare", ["--metric"]),
+    ],
+)
+def test_the_options_that_are_used_most_come_first(
+    name: str, first: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And before those that every command has."""
+    assert main([name, "--help"]) == 0
+    shown = re.findall(r"(?m)^│ (?:\*| ) *(--[\w-]+)|^│ (--[\w-]+)", capsys.readouterr().out)
+    options = [one or other for one, other in shown]
+    assert options[: len(first)] == first
+    assert options.index("--format") > len(first)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -32,7 +33,7 @@ PAGES = sorted(
 )
 NO_COMMANDS = ("CONTRIBUTING.md", "RESULTS.md")  # of what is not there yet; tables of times
 OTHERS = [ROOT / "sample_data" / "demo.sh", *sorted(ROOT.glob("examples/ci/*.yml"))]
-SPECS = {"--metric": "metrics", "--method": "methods", "--quantity": "quantities"}
+SPECS = {"--metric": "metrics", "--method": "methods", "--quantity": "quantities", "--to": "targets"}
 named = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -141,6 +142,64 @@ def test_promises_are_those_of_the_table_of_claims() -> None:
     """`python docs/promises.py` writes the page."""
     promises = module("promises")
     assert promises.PAGE.read_text(encoding="utf-8") == promises.page()
+
+
+PATHS = {  # readers, and the pages that the first pages send them to
+    "student": ("learn-calibration",),
+    "clinician or data scientist": ("my-csv", "my-risk-model"),
+    "ML engineer": ("my-hugging-face-model", "my-scikit-learn-model"),
+    "evaluator": ("my-language-model",),
+    "CI engineer": ("gate-a-release",),
+    "operations": ("every-night",),
+    "researcher": ("is-my-curvature-high",),
+}
+SCREENS, LINES = 5, 40  # of a path, of a screen
+LONG = 250  # lines of a page that is read; those that are looked up are longer
+LOOKED_UP = {"papers.md", "python.md", "CHANGELOG.md", "CONTRIBUTING.md", "RESULTS.md"}
+
+
+@pytest.mark.parametrize("name", [name for pages in PATHS.values() for name in pages])
+def test_a_path_has_few_screens_and_says_what_comes_next(name: str) -> None:
+    """A screen is a block of commands and what they print; a block that only makes the reader's files is none."""
+    page = (ROOT / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```console\n(.*?)```", page, re.S)
+    screens = [block for block in blocks if "$ calib" in block]
+    assert 0 < len(screens) <= SCREENS
+    assert [block for block in screens if len(block.splitlines()) > LINES] == []
+    assert "\n## Next\n" in page
+    for first in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        assert f"how-to/{name}.md" in first.read_text(encoding="utf-8"), first.name
+
+
+@named
+def test_a_page_that_is_read_is_not_long(page: Path) -> None:
+    if page.name not in LOOKED_UP and page.parent.name not in ("measured", "studies"):
+        assert len(page.read_text(encoding="utf-8").splitlines()) <= LONG
+
+
+def test_the_figures_are_what_the_commands_under_them_draw() -> None:
+    """`python docs/figures.py` draws them again."""
+    script = [sys.executable, str(ROOT / "docs" / "figures.py"), "--check"]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_figure_of_the_page_has_a_command_under_it() -> None:
+    """A command writes to the file or the folder of the picture, and no picture is kept that the page does not show."""
+    page = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]*\]\((images/[^)]+)\)", page)
+    assert len(shown) > 20
+    for link in shown:
+        assert re.search(rf"-o (?:{re.escape(link)}|{re.escape(link.rpartition('/')[0])}/)(?:\s|$)", page), link
+    assert {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs" / "images").rglob("*.png")} == set(shown)
+
+
+def test_the_table_beside_other_tools_is_the_output_of_its_script() -> None:
+    page = (ROOT / "docs" / "beside.md").read_text(encoding="utf-8")
+    table = page[page.index("<!-- beside -->\n") + 16 : page.index("<!-- /beside -->")]
+    printed = (ROOT / "benchmarks" / "results" / "beside.txt").read_text(encoding="utf-8")
+    assert len(table.splitlines()) > 20
+    assert printed.endswith(table)
 
 
 def test_words_are_in_the_order_of_the_alphabet() -> None:
@@ -316,7 +375,7 @@ def known() -> set[float]:
     with np.load(ROOT / "sample_data" / "digits.npz") as digits:
         rows = {float(len(digits[name])) for name in digits.files if name.endswith("_labels")}
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-    made = page[page.index("## CIFAR-10 at 16 x 16") : page.index("## A recipe")]
+    made = page[page.index("## CIFAR-10 at 16 x 16") : page.index("## The statistics")]
     return {*rows, *numbers(made), 5000 / 10, 15}
 
 

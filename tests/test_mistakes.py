@@ -79,7 +79,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "wrong kind": ({"scores": Z, "labels": Y}, ["--kind", "probabilities"], ["--kind probabilities", "run from"]),
     "no such array": ({"logits": Z, "labels": Y}, ["--scores", "logit"], ["no such array", "did you mean 'logits'"]),
     "weights": ({"logits": Z, "labels": Y, "w": -np.ones(N)}, ["--weights", "w"], ["weight -1", "row 0"]),
-    "pixels": ({"logits": np.zeros((4, 5, 3)), "labels": np.zeros((4, 5), int)}, [], ["(4, 5, 3)", "reshape"]),
+    "pixels": ({"logits": np.zeros((4, 5, 3)), "labels": np.zeros(4, int)}, [], ["(4, 5, 3)", "labels of every position"]),
     "objects": ({"logits": np.array([[1, "a"], None], dtype=object), "labels": Y}, [], ["Python objects", "np.savez"]),
     "objects in labels": ({"logits": Z, "labels": np.array([1, None] * 200, dtype=object)}, [], ["Python objects"]),
     "no rows": ({"logits": Z[:0], "labels": Y[:0]}, [], ["empty"]),

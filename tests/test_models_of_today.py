@@ -85,6 +85,18 @@ def test_sharded_weights_are_refused_and_gathered_as_the_fix_says() -> None:
         distributed.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_distributed_checkpoints_are_refused_with_a_line_that_makes_a_file() -> None:
+    """A folder of `torch.distributed.checkpoint`, and a file of it, which was called damaged."""
+    from torch.distributed import checkpoint
+
+    checkpoint.save(plain().state_dict(), checkpoint_id="parts", no_dist=True)
+    for path in ("parts", "parts/__0_0.distcp"):
+        said = refused("curvature", path)
+        assert "distributed checkpoint" in said
+        assert "format_utils dcp_to_torch parts model.pt" in said
+
+
 @pytest.mark.regression
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore:torch.quantize_per_tensor")
 def test_quantised_layers_have_logits_and_no_derivatives() -> None:

@@ -11,6 +11,7 @@ import importlib.util
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -27,20 +28,27 @@ PAGES = [page for page in ALL if BLOCK.search(page.read_text(encoding="utf-8"))]
 FILE = re.compile(r'```\w+ title="([\w.]+)"\n(.*?)```', re.S)
 NOTEBOOK = re.compile(r"```pycon\n(.*?)```", re.S)
 NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
-BY_PROCESSOR = ("curvature.md", "curvature-compare.md", "my-experiment.md", "my-hugging-face-model.md")
+BY_PROCESSOR = (
+    "curvature.md",
+    "curvature-compare.md",
+    "is-my-curvature-high.md",
+    "my-experiment.md",
+    "my-hugging-face-model.md",
+    "positions.md",
+)
 """Pages of numbers in float32, which other processors round otherwise; training carries that into the first digits."""
-NEEDS = {"my-hugging-face-model.md": "transformers"}
+NEEDS = {"my-hugging-face-model.md": "transformers", "positions.md": "transformers"}
 
 
 def run(command: str, folder: Path) -> str:
     """stdout of a `calib` command, or of a script (its first lines, with `| head -n N`), where sample_data/ lies."""
     command, _, lines = command.partition(" | head -n ")
-    name, *words = command.split()
+    name, *words = shlex.split(command)
     argv = [sys.executable, *(["-m", "calibcli", *words, "-q"] if name == "calib" else words)]
     places = os.pathsep.join(map(str, [ROOT, ROOT / "tests", folder / "site"]))
     environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode in ((0, 1, 3) if words[0] == "check" else (0,)), done.stderr  # a gate may fail
+    assert done.returncode in ((0, 1, 3) if words[0] in ("check", "watch") else (0,)), done.stderr  # a gate may fail
     return "\n".join(done.stdout.splitlines()[: int(lines) if lines else None])
 
 

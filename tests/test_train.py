@@ -309,6 +309,23 @@ def test_best_weights_and_patience(tmp_path: Path) -> None:
     assert nll == pytest.approx(history[best]["nll"], rel=1e-5)
 
 
+def test_it_stops_at_a_training_nll(tmp_path: Path) -> None:
+    whole = trainer(Recipe(epochs=8, lr=0.2, stop_nll=1e-9)).run()
+    nll = [record["train_nll"] for record in whole]
+    assert len(nll) == 8
+    limit = float(np.mean([min(nll), max(nll)]))
+    first = next(i for i, value in enumerate(nll) if value <= limit)
+    assert 0 < first < 7
+    made = trainer(Recipe(epochs=8, lr=0.2, stop_nll=limit), tmp_path)
+    assert [record["train_nll"] for record in made.run()] == nll[: first + 1]
+    logits, labels = made.logits(rows()[0])
+    assert float(nn.functional.cross_entropy(logits, labels)) == pytest.approx(nll[first])
+    again = trainer(Recipe(epochs=8, lr=0.2, stop_nll=limit), tmp_path)
+    again.resume()
+    assert len(again.run()) == first + 1
+    assert "train_nll" not in trainer(Recipe(epochs=1)).run()[0]
+
+
 def test_nan_keeps_the_last_good_state(tmp_path: Path) -> None:
     made = trainer(Recipe(epochs=50, lr=1e20, warmup=0.9, augment=""), tmp_path, save_every=1)
     with pytest.raises(InputError, match=r"the loss became .* at step|finite") as error:
@@ -447,6 +464,7 @@ def test_empty_class_is_refused_unless_allowed(tmp_path: Path) -> None:
         ({"warmup": 1.0}, "--warmup 1 is out of range"),
         ({"clip_norm": 0.0}, "--clip-norm 0 is out of range"),
         ({"patience": 0}, "--patience 0"),
+        ({"stop_nll": 0.0}, "--stop-nll 0 is out of range"),
         ({"optimizer": "sdg"}, "unknown optimizer"),
         ({"schedule": "steps"}, "unknown schedule"),
         ({"optimizer": "sgd+adam"}, "several optimizers"),

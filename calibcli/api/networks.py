@@ -7,6 +7,8 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibcli import headlines
 from calibcli.core.files import claim, guarding, known_suffix
 from calibcli.core.options import Rows, check_options, named
@@ -14,12 +16,14 @@ from calibcli.core.result import Estimate, Result, Screen
 from calibcli.core.statistics import clopper_pearson
 from calibcli.lab.training.fit import run_all
 from calibcli.lab.training.options import Setup
-from calibcli.networks import checkpoint, inference, losses
+from calibcli.metrics.registry import METRICS, Sample, estimates
+from calibcli.networks import checkpoint, dataset, inference, losses
 from calibcli.networks import device as devices
 from calibcli.networks.curvature import curvature
 from calibcli.networks.curvature.matrix import hessian
 from calibcli.networks.losses import Loss
 from calibcli.scores import reading_options
+from calibcli.scores.columns import Columns
 from calibcli.scores.predictions import Progress
 
 __all__ = ["curvature", "hessian", "logits", "loss", "train"]
@@ -59,7 +63,11 @@ def train(setup: Setup) -> Result:
 
 @dataclass(frozen=True)
 class LogitsRequest(
-    reading_options.DatasetOptions, reading_options.OutputOptions, reading_options.NetworkOptions, devices.Machine
+    reading_options.DatasetOptions,
+    reading_options.PositionOptions,
+    reading_options.OutputOptions,
+    reading_options.NetworkOptions,
+    devices.Machine,
 ):
     """The arguments of `logits`."""
 
@@ -94,11 +102,13 @@ def logits(request: LogitsRequest) -> Result:
         save: .npz or .safetensors with `logits` (N, K) of float32 and `labels` (N,) of int64; or .npy, of the logits.
         batch_size: rows per forward pass.
         kind: `logits` says that outputs are logits though all lie in [0, 1].
+        shift, ignore_label, class_axis, position_share: of labels of every position, (N, T) or (N, H, W): see
+            `calib logits --help`. The file then has a row for each position that is counted, and `row_of_position`.
         arch, arch_file, trust: of a checkpoint; mean to split_seed: of the data set; see `calib logits --help`.
         device, dtype, seed, threads: as for `curvature`.  progress: called with (fraction, text).
 
     Returns:
-        The accuracy, a probability, with its interval (Clopper and Pearson 1934).
+        The accuracy, a probability, with its interval (Clopper and Pearson 1934; of positions, over rows as groups).
 
     Raises:
         InputError: a model or rows that are refused.  UsageError: an option or a path that cannot be.
@@ -110,7 +120,12 @@ def logits(request: LogitsRequest) -> Result:
     devices.set_threads(request.threads)
     loaded = checkpoint.of(request.model, request.arch, request.arch_file, request.trust, request.data)
     prepared = {f.name: getattr(request, f.name) for f in dataclasses.fields(reading_options.DatasetOptions)}
-    rows = loaded.open_data(request.data, "test", "validation", **prepared, trust=request.trust)
+    prepared |= {"trust": request.trust, "positions": True, "ignore_label": request.ignore_label}
+    rows = dataset.decoded_once(loaded.open_data(request.data, "test", "validation", **prepared), keep=False)
+    next_token = bool(rows.inside) and loaded.preparation.next_token
+    shift = request.shift if request.shift is not None else int(next_token)
+    if next_token and request.shift is None:
+        rows.notes.append("the label of a position is the next token, as the model predicts it (--shift 1)")
     written = inference.write_logits(
         loaded.model,
         rows,
@@ -121,12 +136,17 @@ def logits(request: LogitsRequest) -> Result:
         progress=request.progress,
         kind=request.kind,
         folded=checkpoint.folded(loaded.metadata),
+        shift=shift,
+        class_axis=request.class_axis,
+        share=request.position_share or 1.0,
+        seed=request.split_seed or 0,
     )
     facts = loaded.facts(rows)
-    sizes = {"rows": written.rows, "classes": written.classes, "inputs": list(rows.shape)}
+    of_each = {} if written.row is None else {"positions": len(written.row)}
+    sizes = {"rows": written.rows, **of_each, "classes": written.classes, "inputs": list(rows.shape)}
     result = Result(
         command="logits",
-        estimates=[accuracy(written.correct, written.rows)],
+        estimates=[_accuracy(written)],
         notes=[*loaded.notes, *rows.notes, *written.notes],
         facts={**facts, **sizes, "preprocess": facts["preprocess"]},
         artefacts={"logits" if i == 0 else "labels": str(path) for i, path in enumerate(written.paths)},
@@ -134,6 +154,17 @@ def logits(request: LogitsRequest) -> Result:
         screen=Screen(hidden=("container",)),
     )
     return headlines.headed(result)
+
+
+def _accuracy(written: inference.WrittenLogits) -> Estimate:
+    """Estimate the accuracy; positions of one row are one draw."""
+    if written.row is None:
+        return accuracy(int(written.correct.sum()), written.rows)
+    zeros = np.zeros(len(written.row), np.int64)
+    columns = Columns(
+        numbers={}, correct=written.correct, predicted=zeros, labels=zeros, k=written.classes, groups=written.row
+    )
+    return estimates(Sample.of(columns), [METRICS.choose("accuracy")])[0]
 
 
 def accuracy(correct: int, rows: int) -> Estimate:

@@ -36,6 +36,7 @@ from calibcli.core.number_format import count_text
 from calibcli.core.options import CUT
 from calibcli.core.registries import Choice
 from calibcli.core.result import Estimate
+from calibcli.core.statistics import group_places
 from calibcli.metrics.intervals import BOUNDLESS, WeightedMean
 from calibcli.metrics.paired import MeanDifference, difference_range
 from calibcli.scores.columns import MANY, Columns, columns
@@ -48,6 +49,7 @@ from calibcli.scores.predictions import (
     Predictions,
     read,
 )
+from calibcli.scores.reading_options import ROW_OF_POSITION
 
 # Subsets and folds of rows. Scores that lie on disk stay there.
 
@@ -60,7 +62,7 @@ def fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
     """Assign each row to a fold, (N,), at random and evenly; rows of one group share a fold."""
     rng = np.random.default_rng(seed)
     if predictions.groups is not None:
-        names, group = np.unique(predictions.groups, return_inverse=True)
+        names, group = group_places(predictions.groups)
         return np.asarray((rng.permutation(len(names)) % folds)[group])
     return rng.permutation(predictions.n) % folds
 
@@ -622,11 +624,12 @@ def stream(
 def _columns(predictions: Predictions) -> dict[str, NDArray[Any]]:
     """Return the arrays that belong to the rows, by name."""
     labels = predictions.labels if predictions.record.labelled else None
+    of_group = ROW_OF_POSITION if predictions.record.group == ROW_OF_POSITION else "group"  # the former is read as such
     arrays: dict[str, NDArray[Any] | None] = {
         "correct" if predictions.top_only else "labels": labels,
         "ids": predictions.ids,
         "weights": predictions.weights,
-        "group": predictions.groups,
+        of_group: predictions.groups,
         **predictions.slices,
     }
     return {name: np.asarray(value) for name, value in arrays.items() if value is not None}

@@ -18,7 +18,7 @@ from calibcli.calibrators.store import SHARE
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import BINS, Count
 from calibcli.core.result import Cell, Estimate
-from calibcli.core.statistics import effective_groups, root, squares, student_quantile
+from calibcli.core.statistics import effective_groups, group_places, root, squares, student_quantile
 from calibcli.metrics.binned import l1
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.scores.likelihood import BetaFit, fit_beta, nll_rows
@@ -355,7 +355,7 @@ def units_of(predictions: Predictions, values: Array) -> tuple[Array, Array]:
         return values, w
     values = values if w is None else w * values
     if predictions.groups is not None:
-        _, member = np.unique(predictions.groups, return_inverse=True)
+        _, member = group_places(predictions.groups)
         values = np.bincount(member, values).astype(np.float64)
     return values, np.ones(len(values))
 

@@ -28,7 +28,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Apply a saved calibrator to a file of any size; write probabilities or logits.
+    """Apply a saved calibrator to a file of any size.
 
     Example: calib apply temperature.safetensors new.npz --save calibrated.npz
 

@@ -30,7 +30,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Compare models: differences of every metric to the first input, with intervals.
+    """Compare models: differences of every metric, with intervals.
 
     On scores, rows are paired by id, or by position where the label sequence is the same. On results (result.json) the
     comparison is unpaired, and says so. p-values are adjusted for the number of comparisons (Holm).

@@ -13,7 +13,7 @@ PANEL = "Look up"
 
 @takes
 def command(*, shell: Literal["bash", "zsh", "fish", "powershell"] = argument("bash, zsh, fish or powershell.")) -> int:
-    """Print the script by which a shell completes commands, options and names.
+    """Print the script by which a shell completes names.
 
     Example: calib completion bash >> ~/.bashrc
 

@@ -32,6 +32,7 @@ def command(
     params: str = option("*", "Parameters in which the loss is differentiated, as globs: 'layer4.*,fc.*'."),
     memory: str = option("auto", "Graphs kept between products: auto, low (none) or high (all)."),
     batch_size: OrNone = option(0, "Rows per micro-batch, up to 256 on a CPU; 0 lets memory decide."),
+    products: str = option("double", "Products: double (backward), or gradients (differences) for models without one."),
     tf32: bool = option(False, "Use TF32 for Krylov products on a CUDA device; certificates stay in float32."),
     save_state: Path | None = option(
         None, "Folder for the state of a long run: the same command goes on after a kill.", writes="folder"
@@ -42,7 +43,7 @@ def command(
     outputs: reading_options.OutputOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
-    """Measure eigenvalues, trace and spectrum of the Hessian of the loss at a checkpoint.
+    """Measure eigenvalues, trace and spectrum of the loss's Hessian.
 
     Example: calib curvature model.safetensors --data digits.npz#test -w lambda_max -w trace -o curvature.png
 
@@ -66,6 +67,7 @@ def command(
         memory=memory,  # type: ignore[arg-type]
         batch_size=batch_size,
         tf32=tf32,
+        products=products,  # type: ignore[arg-type]
         **{**vars(network), **vars(outputs), **vars(rows)},
         device=machine.device,
         dtype=machine.dtype,

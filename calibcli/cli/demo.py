@@ -36,7 +36,7 @@ def command(
     *,
     save: Path = option(Path("calib-demo"), "Folder for the sample data and the results.", writes="folder"),
 ) -> int:
-    """Take a tour on handwritten digits: measure, fix, gate, curvature, training.
+    """Take a tour: measure, fix, gate, curvature, training.
 
     Example: calib demo --save tour
 

@@ -51,7 +51,7 @@ def command(
     network: reading_options.NetworkOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
-    """Write a calibrator in the form that the model needs: checkpoint, ONNX or a function.
+    """Write a calibrator as a checkpoint, ONNX or a function.
 
     It is first compared with the original on real rows.
 

@@ -10,7 +10,7 @@ PANEL = "Fix and train"
 
 @takes
 def command(setup: Setup, run: CommandRun) -> int:
-    """Train with losses that calibrate; measure before and after a temperature.
+    """Train with losses that calibrate, then fit a temperature.
 
     Example: calib fit mlp:hidden=64/64 --data digits.npz --loss ce --loss focal:gamma=3 --epochs 20 --save out/fit
 

@@ -23,7 +23,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Write calib.toml: how a file is read, pinned, and rules with today's numbers.
+    """Write calib.toml: how a file is read, and rules for it.
 
     `calib check` then needs no options. Where a later export has other columns, classes or rows than the pinned ones,
     every rule is NOT RUN, and the sentence says what has changed; --update accepts it.

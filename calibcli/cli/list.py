@@ -12,7 +12,7 @@ PANEL = "Look up"
 def command(
     *, name: str = argument("A list (metrics, methods, losses, ...) or an entry, such as ece.", ""), run: CommandRun
 ) -> int:
-    """List what can be chosen by name: metrics, methods, losses, quantities, formats, ...
+    """List metrics, methods, losses, quantities, formats, ...
 
     With the name of one entry: its definition and source, and every option with its range.
 

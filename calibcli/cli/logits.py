@@ -23,9 +23,10 @@ def command(
     run: CommandRun,
     network: reading_options.NetworkOptions,
     outputs: reading_options.OutputOptions,
+    positions: reading_options.PositionOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
-    """Run a model over a data set and save its logits and labels for the other commands.
+    """Run a model over a data set and save its logits and labels.
 
     Example: calib logits model.safetensors --data digits.npz#test --save test.npz
 
@@ -36,5 +37,5 @@ def command(
     progress(0.0, "loading PyTorch")
     from calibcli.api.networks import logits
 
-    options = {**vars(machine), **vars(network), **vars(outputs), **vars(rows)}
+    options = {**vars(machine), **vars(network), **vars(outputs), **vars(positions), **vars(rows)}
     return run.finish(logits(model, data, save=save, batch_size=batch_size, progress=progress, **options))

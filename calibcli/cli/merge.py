@@ -20,7 +20,7 @@ def command(
     work: Work,
     run: CommandRun,
 ) -> int:
-    """Measure rows that were never in one place, from the states written for each part.
+    """Measure rows that were never in one place, from saved states.
 
     Example: calib merge state-*.npz -o result.json
 

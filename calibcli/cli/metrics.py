@@ -40,7 +40,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Measure calibration: every number with its uncertainty, and a reliability diagram.
+    """Measure calibration: numbers with intervals, and a diagram.
 
     Example: calib metrics test.npz -o reliability.png
 

@@ -35,7 +35,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Detect rows of another distribution by confidence, entropy and energy.
+    """Detect rows of another distribution by the model's scores.
 
     Every number has an interval; differences between scores, or between two models on the same rows, are DeLong's.
 

@@ -27,7 +27,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Compute how many rows a gate needs to PASS a good model, or to FAIL a bad one.
+    """Compute how many rows a gate needs for a verdict.
 
     Rules come from --max, --min and --margin, else from calib.toml, else from tool.calib in pyproject.toml. Whether the
     model is good is --truth against the limit. The curve (-o plan.png) shows the chance of each verdict.

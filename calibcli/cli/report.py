@@ -16,7 +16,7 @@ def command(
     results: tuple[Path, ...] = argument("Results of any commands, written with -o FILE.json."),
     run: CommandRun,
 ) -> int:
-    """Combine results: verdicts and summary of each; -o report.html is a page to send.
+    """Combine results; -o report.html is a page to send.
 
     Results of the same command are compared as if from independent data; calib compare pairs the rows of scores.
     The exit code is 0 whatever the verdicts are.

@@ -342,16 +342,17 @@ def takes(command: Callable[..., int]) -> Command:
 
 
 def _declared(name: str, kind: Any, default: Any) -> list[Option]:
-    """Return the options that a parameter of a command stands for."""
+    """Return the options that a parameter of a command stands for, those that are used most first."""
     if not dataclasses.is_dataclass(kind):
         return [_option(name, kind, default)]
     hints, panel = get_type_hints(kind, include_extras=True), getattr(kind, "PANEL", None)
     often = getattr(kind, "OFTEN", None)
-    return [
+    made = [
         _option(f.name, hints[f.name], f, panel, rare=often is not None and f.name not in often)
         for f in dataclasses.fields(kind)
         if "help" in f.metadata
     ]
+    return sorted(made, key=lambda one: often.index(one.name) if often and not one.rare else len(made))
 
 
 def _option(

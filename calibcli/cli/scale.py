@@ -39,7 +39,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Fit a calibration map, such as a temperature; measure it on rows it has not seen.
+    """Fit a calibration map; measure it on rows it has not seen.
 
     Example: calib scale validation.npz --test test.npz --save temperature.safetensors
 

@@ -20,7 +20,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Find where a model fails: rules whose rows are worse than chance explains.
+    """Find where a model fails, as rules on columns.
 
     Columns are those of --by, else all of the file but scores, labels, ids and weights. Groups (--group) stay together.
     -o rules.toml writes the confirmed rules as gates, to be judged on new data, never on these rows.

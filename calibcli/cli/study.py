@@ -18,7 +18,7 @@ def command(
     show: bool = option(False, "Print the recipe, which can be edited and run.", "--print"),
     run: CommandRun,
 ) -> int:
-    """Run an experiment: every arm with every seed, and a verdict on each claim.
+    """Run an experiment of arms and seeds; a verdict on each claim.
 
     Without a name, the built-in studies are listed. Finished runs are kept: the same command continues after an
     interruption, and any number of processes may run it on one folder.

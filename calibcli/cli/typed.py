@@ -25,9 +25,10 @@ from calibcli.cli.run import Command, Option
 from calibcli.core import options as spec
 from calibcli.core.errors import Exit, UsageError
 
-ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
+ABOUT = "Measure, fix and gate calibration; measure the curvature of the loss."
 TAKES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
 """What the help shows beside an option of each type."""
+SHARED = "Output and limits"
 PANELS = ("Measure", "Fix and train", "Gate", "Look up")
 WORK = (
     "logits",
@@ -202,7 +203,11 @@ class TextCommand(HelpStyle, TyperCommand):
         return []
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Hide the rare options of a panel unless --help-all was passed; the title of the panel says how many."""
+        """Hide the rare options of a panel unless --help-all was passed; the title of the panel says how many.
+
+        Typer shows options without a panel first. Where all that a command has of its own lie in panels, those that
+        every command has get one, too, so that they come last.
+        """
         options = self.command.options
         declared: list[Any] = [one for one in self.params if one.name in options]
         rare = [one for one in declared if options[one.name].rare and not ctx.meta.get(ALL)]
@@ -212,6 +217,11 @@ class TextCommand(HelpStyle, TyperCommand):
             left = sum(options[other.name].panel == options[option.name].panel for other in rare)
             if left and isinstance(option, TyperOption):
                 option.rich_help_panel = f"{options[option.name].panel} ({left} more: {ALL})"
+        own = [one for one in options.values() if not one.argument]
+        if own and own[0].panel:
+            for one in self.get_params(ctx):
+                if getattr(one, "rich_help_panel", None) is None and one.param_type_name == "option":
+                    one.rich_help_panel = SHARED
         super().format_help(ctx, formatter)
 
 

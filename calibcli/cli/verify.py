@@ -32,7 +32,7 @@ def command(
     network: reading_options.NetworkOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
-    """Compare a deployed file with its calibrator: differences, changed predictions.
+    """Check that what is deployed gives the calibrator's numbers.
 
     PASS if no probability differs by more than --tolerance on these rows. With limits, or gates in calib.toml, the
     table also has the verdicts of the gate before and after. They do not count in the exit code.

@@ -46,7 +46,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Monitor a model: add the rows of a night, and report whether a rule is broken.
+    """Add the rows of a night; report whether a rule is broken.
 
     It can be evaluated every night without end: the probability that any evaluation is wrong is at most alpha. The
     rules are those of `calib check`, fixed when the state is created. Without NEW, the state is shown. A file of 0 rows

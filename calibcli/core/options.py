@@ -105,6 +105,8 @@ Depth = Annotated[int, Range(1, 3)]  # conditions that a slice may combine
 PerYear = Annotated[float, Range(1e-6, 1)]
 Nats = Annotated[float, Range(0.7, 100)]
 Label = Annotated[int, Range(-(2**31), 2**31)]
+Shift = Annotated[int, Range(0, 1_000)]  # positions
+Part = Annotated[float, Range(1e-6, 1.0)]  # of positions, of which some are left
 
 
 def argument(help: str, default: Any = MISSING, **settings: Any) -> Any:

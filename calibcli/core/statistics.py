@@ -462,6 +462,7 @@ def top_of(z: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.asarray(np.maximum.reduceat(z.reshape(-1), np.arange(0, z.size, z.shape[1])))
 
 
+MOST_GROUPS = 1 << 16  # codes of groups that are counted, beside two for each row
 CHUNK = 1 << 15  # rows: a column of so many float64 numbers stays in the cache
 
 
@@ -493,6 +494,20 @@ def tie_ends(p: Floats, complement: Floats) -> Ints:
         row_odds = odds(p[rows], complement[rows])
         begins[1:-1][part] = row_odds[1:] > row_odds[:-1] * (1 + 4 * TIE)
     return np.flatnonzero(begins) if len(p) else np.zeros(1, np.int64)
+
+
+def group_places(groups: Ints) -> tuple[Ints, Ints]:
+    """Return the groups that have rows, in rising order, and the place among them of each row's, (N,).
+
+    Numbers from 0, as groups are coded where they are read, are counted; only others are sorted, in ten times the time.
+
+    >>> group_places(np.array([4, 0, 4]))
+    (array([0, 4]), array([1, 0, 1]))
+    """
+    if len(groups) and groups.min() >= 0 and groups.max() < 2 * len(groups) + MOST_GROUPS:
+        present = np.bincount(groups) > 0
+        return np.flatnonzero(present), (np.cumsum(present) - 1)[groups]
+    return np.unique(groups, return_inverse=True)
 
 
 def counted(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from calibcli.core.errors import UsageError, did_you_mean, printable
 from calibcli.core.files import reading
-from calibcli.core.options import BINS, Alpha, Count, Cut, Label, Limit, Rows, Seed, convert, normal, within
+from calibcli.core.options import BINS, Alpha, Count, Cut, Label, Limit, Rows, Seed, Shift, convert, normal, within
 from calibcli.core.validation import toml
 from calibcli.gate.pins import AGAIN, PINNED
 from calibcli.metrics.registry import METRICS
@@ -209,6 +209,8 @@ class Data:
     confidence_scale: str = ""
     label_base: Label | None = None
     ignore_label: Label | None = None
+    class_axis: str = ""
+    shift: Shift | None = None
     drop_nonfinite: bool = False
     clip: Cut | None = None
     no_header: bool = False

@@ -20,7 +20,7 @@ from calibcli.core.figure_data import Curve, Later, Plot
 from calibcli.core.number_format import count_text, exact, percent
 from calibcli.core.result import Check, Estimate, Result, Screen
 from calibcli.core.scope import Scope
-from calibcli.core.statistics import beta_tails, bisect, clopper_pearson, effective_rows
+from calibcli.core.statistics import beta_tails, bisect, clopper_pearson, effective_rows, group_places
 from calibcli.gate.check import MOST_SLICES
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.decision import FACT, Decision, marks
@@ -222,7 +222,7 @@ def _correlation(judged: Judged, w: Floats, square: Floats) -> float:
     shows too little correlation as well.
     """
     deviation = judged.wrong - np.average(judged.wrong, weights=w)
-    codes, member = np.unique(np.asarray(judged.groups), return_inverse=True)
+    codes, member = group_places(np.asarray(judged.groups))
     sums, sizes = np.bincount(member, w * deviation), np.bincount(member, w)
     within = float(square @ deviation**2)
     pairs = float(sizes @ sizes) - float(square.sum())

@@ -80,9 +80,11 @@ def _order(a: tuple[float | None, float | None], b: tuple[float | None, float | 
 @sentence
 def logits(result: Result) -> str:
     rows, classes = count(result, "rows"), count(result, "classes")
+    parts = count(result, "positions") if "positions" in result.facts else 0
     accuracy = first(result, "accuracy")
     where = result.artefacts.get("logits", "")
-    written = f"Wrote {rows:,} × {classes} logits" + (f" to {where}" if where else "")
+    size = f"{parts:,} × {classes} logits of {rows:,} rows" if parts else f"{rows:,} × {classes} logits"
+    written = f"Wrote {size}" + (f" to {where}" if where else "")
     return sentences(f"{written}: {named(accuracy)}" if accuracy else written)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from calibcli.core.statistics import (
     bisect,
     effective_groups,
+    group_places,
     inverted,
     normal_quantile,
     normals,
@@ -471,7 +472,7 @@ def _over_groups(
     base = views[0]
     assert base.groups is not None
     rows = WeightedMean(base.p, base.weights, base.counts, base.groups)
-    member = np.unique(base.groups, return_inverse=True)[1]
+    member = group_places(base.groups)[1]
     count = len(rows.shares)
     sums = np.hstack([m.by_group(member, w * v.residual, count) for m, v in zip(members, views, strict=True)])
     c = (sums / base.total - rows.shares[:, None] * d) / np.maximum(1 - rows.shares, 1e-9)[:, None]  # (G, B)

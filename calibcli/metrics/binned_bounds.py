@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from calibcli.core.statistics import (
     effective_groups,
+    group_places,
     normal_quantile,
     normals,
     quantile,
@@ -380,7 +381,7 @@ def _grouped(view: BinaryOutcomes, groups: Any, table: Bins) -> tuple[Floats, Fl
     """
     from scipy.sparse import coo_array
 
-    labels, member = np.unique(groups, return_inverse=True)
+    labels, member = group_places(groups)
     count, bins = len(labels), len(table.weight)
     sums = coo_array((view.shares * view.residual, (member, table.index)), shape=(count, bins)).tocsr()
     covariance = (sums.T @ sums).toarray() * (count / max(count - 1, 1))

@@ -20,6 +20,7 @@ from calibcli.core.statistics import (
     TIE,
     Binomials,
     bisect,
+    group_places,
     normal_quantile,
     normal_share,
     quantile,
@@ -179,7 +180,7 @@ class Isotonic:
         share, hit = view.shares[self.order], view.hit[self.order]
         fold = np.arange(n) % FOLDS
         if view.groups is not None:
-            fold = np.unique(view.groups[self.order], return_inverse=True)[1] % FOLDS
+            fold = group_places(view.groups[self.order])[1] % FOLDS
         elif len(self.p) < n:  # rows of a tie are shuffled in a way that does not depend on their order
             alike = np.lexsort((share, hit, tie))
             fold[alike[np.lexsort((scrambled(np.arange(n, dtype=np.uint64)), tie))]] = np.arange(n) % FOLDS

@@ -16,7 +16,16 @@ import numpy as np
 
 from calibcli.core.number_format import number, percent
 from calibcli.core.result import Cell
-from calibcli.core.statistics import TIE, normal_quantile, normals, odds, quantile, student_quantile, unseen_reach
+from calibcli.core.statistics import (
+    TIE,
+    group_places,
+    normal_quantile,
+    normals,
+    odds,
+    quantile,
+    student_quantile,
+    unseen_reach,
+)
 from calibcli.metrics._histogram_error import PlacedRows
 from calibcli.metrics.corp import Isotonic, pool
 from calibcli.metrics.intervals import WeightedMean, one_sided
@@ -260,7 +269,7 @@ class CutoffError(CutoffStatistic):
         view, fit = self.view, self.view.memoized(Isotonic.of)
         run = np.minimum(self.levels.below[0][:-1] * GROUP_CELLS, GROUP_CELLS - 1).astype(np.int64)
         assert view.groups is not None
-        names, member = np.unique(view.groups, return_inverse=True)
+        names, member = group_places(view.groups)
         order, count = fit.order, len(names)
         places = member[order], np.repeat(run, np.diff(fit.ends))
         sums = coo_array(((view.shares * view.residual)[order], places), shape=(count, GROUP_CELLS)).tocsr()
@@ -337,7 +346,7 @@ class CutoffLoss(CutoffStatistic):
         view, fit = self.view, self.view.memoized(Isotonic.of)
         order, size = fit.order, len(self.levels.p)
         share, hit, level = view.shares[order], view.hit[order], np.repeat(np.arange(size), np.diff(fit.ends))
-        groups = None if view.groups is None else np.unique(view.groups[order], return_inverse=True)[1]
+        groups = None if view.groups is None else group_places(view.groups[order])[1]
         if groups is not None:
             side = groups % 2
         else:

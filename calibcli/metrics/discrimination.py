@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibcli.core.statistics import bisect, skewed_reach, student_quantile, tie_ends, unseen_reach
+from calibcli.core.statistics import bisect, group_places, skewed_reach, student_quantile, tie_ends, unseen_reach
 from calibcli.metrics._histogram_error import PlacedRows
 from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.registry import METRICS, UNIT, Interval, Sample, Statistic
@@ -205,7 +205,7 @@ def skew(view: BinaryOutcomes, influence: Floats) -> float:
 def _draws(view: BinaryOutcomes, influence: Floats) -> tuple[Floats, Floats]:
     """Return the influence of each draw, a row or a group, and how often it was drawn."""
     if view.groups is not None:
-        influence = np.bincount(np.unique(view.groups, return_inverse=True)[1], influence).astype(np.float64)
+        influence = np.bincount(group_places(view.groups)[1], influence).astype(np.float64)
     elif view.counts and view.weights is not None:
         positive = view.weights > 0
         return influence[positive] / view.weights[positive], view.weights[positive]

@@ -20,6 +20,7 @@ from calibcli.core.statistics import (
     clopper_pearson,
     effective_groups,
     effective_rows,
+    group_places,
     parts,
     student_quantile,
     two_sided,
@@ -135,7 +136,7 @@ class WeightedMean:
     @cached_property
     def _member(self) -> tuple[int, Ints]:
         assert self.groups is not None
-        names, member = np.unique(self.groups, return_inverse=True)
+        names, member = group_places(self.groups)
         return len(names), member
 
     @cached_property
@@ -177,11 +178,11 @@ class WeightedMean:
         """Return the largest product of a group's share of these rows and the mean cost of its rows in the file."""
         assert self.groups is not None
         assert every.groups is not None
-        names, member = np.unique(every.groups, return_inverse=True)
+        names, member = group_places(every.groups)
         w = np.ones(len(cost)) if every.weights is None else every.weights
         size = np.bincount(member, w)
         mean = np.bincount(member, w * counted(cost, w)) / np.where(size > 0, size, 1.0)
-        here, some = np.searchsorted(names, np.unique(self.groups)), self.shares > 0
+        here, some = np.searchsorted(names, group_places(self.groups)[0]), self.shares > 0
         return float((self.shares[some] * mean[here][some]).max())
 
     @cached_property

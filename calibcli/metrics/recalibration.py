@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.core.result import Cell
-from calibcli.core.statistics import root, rows_at_once, student_quantile, unseen_reach
+from calibcli.core.statistics import group_places, root, rows_at_once, student_quantile, unseen_reach
 from calibcli.metrics._histogram_error import Bound, PlacedRows
 from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.registry import ANY, METRICS, NO_GATE, UNIT, Interval, Of, Sample, Statistic
@@ -565,7 +565,7 @@ def cox(view: BinaryOutcomes) -> Cox | None:
     leverage = share_of_one * pi * (1 - pi) * np.einsum("in,ij,jn->n", x, inverse, x)
     score: Floats = x * (s * (pi - y) / np.maximum(1 - leverage, LEAST_REMAINING))  # (2, N)
     if view.groups is not None:
-        _, member = np.unique(view.groups, return_inverse=True)
+        _, member = group_places(view.groups)
         score = np.array([np.bincount(member, of_coefficient) for of_coefficient in score])  # (2, groups)
     influence = inverse @ score  # c, (2, rows or groups)
     times = np.ones(influence.shape[1])  # t, of each row; groups occur once

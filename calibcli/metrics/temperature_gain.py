@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibcli.core.statistics import root, scrambled, top_of
+from calibcli.core.statistics import group_places, root, scrambled, top_of
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, WeightedMean, average
 from calibcli.metrics.means import cost
 from calibcli.metrics.registry import ANY, METRICS, Interval, Sample, Statistic
@@ -44,7 +44,7 @@ def folds_of(predictions: Predictions, folds: int = FOLDS, nll: Floats | None = 
     So neither the order of the rows nor that of the classes matters: labels and weights rank only rows of equal NLL.
     """
     if predictions.groups is not None:
-        _, member = np.unique(predictions.groups, return_inverse=True)
+        _, member = group_places(predictions.groups)
         return np.asarray(member % folds, dtype=np.int64)
     if predictions.ids is not None:
         return np.array([zlib.crc32(str(i).encode()) % folds for i in predictions.ids], dtype=np.int64)

@@ -114,12 +114,34 @@ class Machine(Work, Device):
 
 def rank() -> int:
     """Return this process's rank under torchrun, else 0."""
-    return int(os.environ.get("RANK", "0"))
+    return 0 if _step else int(os.environ.get("RANK", "0"))
 
 
 def world() -> int:
-    """Return the number of processes under torchrun, else 1."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    """Return the number of processes under torchrun, or 1, also within `in_step`."""
+    return 1 if _step else int(os.environ.get("WORLD_SIZE", "1"))
+
+
+_step: list[None] = []  # not empty within `in_step`
+
+
+@contextlib.contextmanager
+def in_step() -> Iterator[None]:
+    """Let each process of a launch work on all rows within the block, as if alone, all of them at the same pace.
+
+    A model whose weights are sharded over them needs that: each pass gathers weights from all. What they
+    decide by, such as the free memory, is the same in all of them.
+    """
+    _step.append(None)
+    try:
+        yield
+    finally:
+        _step.pop()
+
+
+def local_world() -> int:
+    """Return the number of processes under torchrun on this machine, else 1."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", str(world())))
 
 
 def count() -> int:
@@ -137,9 +159,7 @@ def pick(name: str = "auto") -> torch.device:
     """
     import torch
 
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    together = int(os.environ.get("LOCAL_WORLD_SIZE", str(world())))
-    gpus = count()
+    local, together, gpus = int(os.environ.get("LOCAL_RANK", "0")), local_world(), count()
     if name == "cpu" or (name == "auto" and not gpus):
         return torch.device("cpu")
     if name in ("auto", "cuda") or (name.startswith("cuda:") and name[5:].isdigit()):
@@ -158,14 +178,17 @@ def pick(name: str = "auto") -> torch.device:
 def free_bytes(device: torch.device | None = None) -> int:
     """Count the bytes that can still be allocated on a CUDA device, including those that torch caches; on the host, see
     `free_memory`."""
-    if device is None or device.type != "cuda":
-        from calibcli.core.memory import free_memory
-
-        return free_memory()
     import torch
 
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + cached
+    where = device or torch.device("cpu")
+    if where.type != "cuda":
+        from calibcli.core.memory import free_memory
+
+        free = free_memory()
+    else:
+        cached = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+        free = int(torch.cuda.mem_get_info(where)[0]) + cached
+    return all_least(where, free)[0] if _step else free
 
 
 def dtype(name: str) -> torch.dtype:
@@ -246,11 +269,11 @@ def all_least(device: torch.device, *values: int) -> list[int]:
     Raises:
         InputError: as `together`.
     """
-    if world() == 1:
-        return [*values]
     import torch
     import torch.distributed as dist
 
+    if world() == 1 and not (_step and dist.is_initialized()):
+        return [*values]
     shared = torch.tensor(values, device=device)
     with together():
         dist.all_reduce(shared, dist.ReduceOp.MIN)

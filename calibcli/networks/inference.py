@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,22 +17,27 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calibcli.calibrators.fitting import array_file, put
-from calibcli.core.errors import CalibError, InputError
+from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.core.files import atomic, known_suffix
 from calibcli.networks import device as devices
 from calibcli.networks.architectures.registry import logits as logits
-from calibcli.networks.architectures.registry import outputs
+from calibcli.networks.architectures.registry import of_positions, outputs
 from calibcli.networks.checkpoint import usable
-from calibcli.networks.dataset import Dataset, tight
+from calibcli.networks.dataset import Dataset, tight, undecoded
+from calibcli.networks.dataset.rows import used_columns
 from calibcli.networks.user_code import FAILURES
 from calibcli.scores.files.roles import FOLDED
+from calibcli.scores.positions import shifted
 from calibcli.scores.predictions import Progress, same_rows
+from calibcli.scores.reading_options import ROW_OF_POSITION
 
 SUFFIXES = (".npz", ".safetensors", ".npy")
 NAMES = {"<f4": "F32", "<i8": "I64", "<i4": "I32"}
 
 
 FIRST = 64  # rows that are looked at
+AT_ONCE = 1 << 28  # bytes of logits of positions that are in memory together, but for those of a single row
+SEEN = 4096  # rows, or positions, of which it is asked whether they are probabilities
 FEWEST = 8  # numbers that lie in [0, 1] by chance too often
 SAME = 1e-3  # relative difference up to which two rows of outputs are the same
 QUANTISED = 0.05  # up to which a network without gradients may differ: dynamic quantisation has one scale for a batch
@@ -42,7 +48,13 @@ BESIDE = "the model's output for a row depends on the rows beside it"
 ROWS = "take nothing from the other rows of a batch in eval mode, as a batch norm without running statistics does"
 
 
-def check(data: Dataset, model: nn.Module, kind: str | None = None, drawn: bool = False) -> int:
+def check(
+    data: Dataset,
+    model: nn.Module,
+    kind: str | None = None,
+    drawn: bool = False,
+    class_axis: str | None = None,
+) -> int:
     """Look at what the model gives for the first rows, before anything is computed from it.
 
     The rows run together, and their ends run again, and alone. The model and the random state are left as they were.
@@ -50,6 +62,7 @@ def check(data: Dataset, model: nn.Module, kind: str | None = None, drawn: bool 
     Args:
         kind: `logits` if the user says that the outputs are logits, though all lie in [0, 1].
         drawn: whether the data set may draw its rows at random, as with augmentation in training.
+        class_axis: of outputs for every position, as in `registry.of_positions`.
 
     Returns:
         K, the number of classes.
@@ -70,10 +83,13 @@ def check(data: Dataset, model: nn.Module, kind: str | None = None, drawn: bool 
             part = part[list(rows)]
             return part.to(precision) if part.is_floating_point() else part
 
-        return lambda rows: outputs(
-            network,
-            {name: take(t, rows) for name, t in first.items()} if isinstance(first, Mapping) else take(first, rows),
-        )
+        def run(rows: Sequence[int]) -> Tensor:
+            named = first if isinstance(first, Mapping) else {"": first}
+            parts = {name: take(t, rows) for name, t in named.items()}
+            part = parts.get("", parts)
+            return of_positions(network, part, data.inside, class_axis) if data.inside else outputs(network, part)
+
+        return run
 
     try:
         model.eval()
@@ -81,7 +97,10 @@ def check(data: Dataset, model: nn.Module, kind: str | None = None, drawn: bool 
             if not drawn:
                 _same_twice(data)
             run = outputs_of(model, dtype)
-            out = _together(run, min(FIRST, len(data)))
+            together = min(FIRST, len(data))
+            if data.inside:  # as many rows as fit
+                together = min(together, max(2, AT_ONCE // (2 * run([0]).nbytes)))
+            out = _together(run, together)
             off, why = unsteady(run, out)
             packed = usable.quantised(model) is not None  # whose layers have no form in float64
             if why == BESIDE and tensors and dtype != torch.float64 and off <= 100 * SAME and not packed:
@@ -112,7 +131,7 @@ def check(data: Dataset, model: nn.Module, kind: str | None = None, drawn: bool 
         with torch.no_grad():
             for buffer, before in state:
                 buffer.copy_(before)
-    classes = max(2, out.shape[1])
+    classes = max(2, out.shape[-1])
     _labels(data, classes)
     return classes
 
@@ -125,7 +144,8 @@ def unit_interval(out: Tensor | NDArray[Any]) -> str:
 
     A table of zeros is what a head gives that starts at 0.
     """
-    z = torch.as_tensor(out).double()
+    z = torch.as_tensor(out)
+    z = z.reshape(-1, z.shape[-1])[:SEEN].double()  # of positions (n, ..., C) the first ones
     if z.numel() == 0 or not bool(((z >= 0) & (z <= 1 + 1e-6)).all()) or not bool(z.any()):
         return ""
     if z.shape[1] > 1 and torch.allclose(z.sum(1), torch.ones(len(z), dtype=z.dtype, device=z.device), atol=1e-4):
@@ -144,11 +164,12 @@ def unsteady(run: Run, out: Tensor) -> tuple[float, str]:
     Returns:
         The largest difference, relative to the size of a row, and `RANDOM`, `BESIDE` or "" for what it says.
     """
-    ends = [0, len(out) - 1][: len(out)]
+    ends, out = [0, len(out) - 1][: len(out)], out.flatten(1)
     limit = max(SAME, 8 * torch.finfo(out.dtype).eps) if out.is_floating_point() else SAME
-    usual = out.abs().double().nan_to_num().amax(1).mean()
+    usual = out.abs().nan_to_num().amax(1).double().mean()
 
     def off(rows: Tensor, other: Tensor) -> float:
+        rows, other = rows.flatten(1), other.flatten(1)
         sizes = other.abs().double().amax(1, keepdim=True).clamp(min=float(usual) / 10 or 1e-300)
         return float(((rows.double() - other.double()).abs() / sizes).nan_to_num().max())
 
@@ -174,8 +195,9 @@ def _together(run: Run, n: int) -> Tensor:
 
 def _same_twice(data: Dataset) -> None:
     """Refuse a data set that gives other inputs when a row is read again."""
-    rows = np.arange(min(16, len(data)))
-    first, again = (list(i.values()) if isinstance(i, Mapping) else [i] for i in (data.batch(rows)[0] for _ in "12"))
+    rows, anew = np.arange(min(16, len(data))), replace(data, inputs=undecoded(data.inputs))
+    read = (one.batch(rows)[0] for one in (data, anew))
+    first, again = (list(i.values()) if isinstance(i, Mapping) else [i] for i in read)
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, again)):
         problem = f"{data.source} draws its rows at random: they differ when they are read again"
         raise InputError(problem, "leave the random augmentation out of a data set that is measured")
@@ -196,6 +218,13 @@ def _linear(model: nn.Module, run: Run, out: Tensor) -> bool:
 
 def _labels(data: Dataset, classes: int) -> None:
     top, least = int(data.labels.max()), int(data.labels.min())
+    if data.inside:  # negative labels are those of positions that are not counted
+        if top >= classes:
+            row = int(np.argwhere(data.labels == top)[0, 0])
+            problem = f"{data.source}: label {top} in row {row}, but the model has {classes} outputs"
+            mark = f"if it marks positions without a class: --ignore-label {top}"
+            raise InputError(problem, f"{mark}; else pass the data set the model was made for")
+        return
     if least < 0:
         problem = f"{data.source}: label {least} in row {int(data.labels.argmin())} is no class"
         raise InputError(problem, "leave the rows without a class out of the data set; classes are 0, 1, ...")
@@ -228,11 +257,17 @@ def predict(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
+    counted: NDArray[np.bool_] | None = None,
+    class_axis: str | None = None,
 ) -> Iterator[Tensor]:
     """Yield the logits of all rows in order, batch by batch, as float32 or float64 tensors (n_b, K) on the CPU.
 
     The model runs in eval mode, without gradients, in full float32 (no TF32). The caller's model and the random state
     are not changed: if mode, device or dtype differ, a copy runs. If memory runs out, the batch is halved.
+
+    Args:
+        counted: (N, T) or (N, H, W), the positions whose logits are yielded, one after the other; None: each row has
+            its own.  class_axis: as in `registry.of_positions`.
 
     Raises:
         InputError: out of memory with a single row, or logits that are NaN.
@@ -244,8 +279,12 @@ def predict(
         rows = slice(done, min(done + batch_size, len(data)))
         try:
             with torch.no_grad(), devices.full_float32(), devices.unchanged_rng(device):
-                inputs = tight(data.batch(rows, device=device, dtype=dtype)[0])
-                out = logits(model, inputs).to(torch.float64 if dtype == torch.float64 else torch.float32).cpu()
+                inputs = data.batch(rows, device=device, dtype=dtype)[0]
+                if counted is None:
+                    out = logits(model, tight(inputs))
+                else:
+                    out = _at_positions(model, inputs, counted[rows], class_axis)
+                out = out.to(torch.float64 if dtype == torch.float64 else torch.float32).cpu()
         except (MemoryError, RuntimeError) as error:
             if not devices.is_out_of_memory(error):
                 raise devices.of_dtype(error, dtype) or error from None
@@ -259,12 +298,27 @@ def predict(
             raise _beyond(rows, error) from None
         bad = torch.isnan(out).any(1).nonzero()
         if len(bad):
-            row = done + int(bad[0])
+            row = done + int(bad[0] if counted is None else np.nonzero(counted[rows])[0][int(bad[0])])
             raise InputError(f"the model's output for row {row} is NaN", "check that row, or pass --dtype float32")
         yield out
         done = rows.stop
         if progress is not None:
             progress(done / len(data), f"{done} of {len(data)} rows")
+
+
+def _at_positions(model: nn.Module, inputs: Any, counted: NDArray[np.bool_], class_axis: str | None) -> Tensor:
+    """Return the logits (m, K) of the m positions of a batch that are `counted`, (n, T) or (n, H, W)."""
+    columns = used_columns(inputs)
+    if columns is not None and counted.ndim == 2 and counted.shape == inputs["attention_mask"].shape:
+        outside = counted.copy()
+        outside[:, columns] = False
+        if not outside.any():
+            inputs, counted = tight(inputs), counted[:, columns]
+    if not counted.any():
+        return torch.empty(0, 2)
+    out = of_positions(model, inputs, counted.shape[1:], class_axis)  # (n, ..., C)
+    picked = out[torch.from_numpy(counted).to(out.device)]  # (m, C)
+    return torch.cat([torch.zeros_like(picked), picked], 1) if picked.shape[1] == 1 else picked
 
 
 def _ready(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
@@ -278,13 +332,18 @@ def _ready(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mod
 
 @dataclass(frozen=True)
 class WrittenLogits:
-    """The outcome of `write_logits`: numbers of rows, classes and correct predictions, the files, and notes."""
+    """The outcome of `write_logits`: numbers of rows and classes, the files, and notes.
+
+    `correct`: (M,) whether the largest logit is the label.  `row`: (M,) that of each position; None where rows have one
+    label each.
+    """
 
     rows: int
     classes: int
-    correct: int
+    correct: NDArray[np.bool_]
     paths: list[Path]
     notes: list[str]
+    row: NDArray[np.int64] | None = None
 
 
 def write_logits(
@@ -294,6 +353,11 @@ def write_logits(
     *,
     folded: str = "",
     kind: str | None = None,
+    shift: int = 0,
+    class_axis: str | None = None,
+    share: float = 1.0,
+    seed: int = 0,
+    batch_size: int = 256,
     **options: Any,
 ) -> WrittenLogits:
     """Stream a data set through a model into a file of `logits` (N, K) float32 and `labels` (N,) int64.
@@ -303,30 +367,67 @@ def write_logits(
 
     Args:
         folded: the sentence about a calibrator that is folded into the last layer; stored in the file.
-        kind: as in `check`.
-        options: batch size, device, dtype and progress of `predict`.
+        kind, class_axis: as in `check`.
+        shift: of labels of positions: each has the label so many further on.  share: of these positions that is
+            written, drawn with `seed`. The file then has M rows, and `row_of_position` (M,).
+        batch_size: rows of a forward pass; of positions fewer where their logits would be larger than AT_ONCE.
+        options: device, dtype and progress of `predict`.
 
     Raises:
         UsageError: another suffix.
         InputError: as in `predict` and `check`.
     """
     path = known_suffix(Path(path), SUFFIXES, "logits")
-    classes = check(data, model, kind)
-    extra = {"ids": data.ids, "classes": None if data.classes is None else np.array(data.classes)}
+    classes = check(data, model, kind, class_axis=class_axis)
+    labels, row, counted = data.labels, None, None
+    if data.inside:
+        counted = _counted(data, shift, share, seed)
+        labels, row = (shifted(labels, shift) if shift else labels)[counted], np.nonzero(counted)[0]
+        batch_size = max(1, min(batch_size, AT_ONCE // (4 * classes * math.prod(data.inside))))
+        options |= {"counted": counted, "class_axis": class_axis}
+        if path.suffix == ".npy":
+            raise UsageError("a .npy has no place for the rows of positions", "write .npz or .safetensors")
+    elif shift or class_axis or share < 1:
+        problem = "--shift, --class-axis and --position-share are for labels of positions, and each row has one label"
+        raise UsageError(problem, "leave them out, or pass labels (N, T) or (N, H, W)")
+    extra = {
+        "ids": data.ids,
+        "classes": None if data.classes is None else np.array(data.classes),
+    }
     extra[FOLDED] = np.array([folded]) if folded else None
+    if row is not None:
+        extra |= {ROW_OF_POSITION: row, "ids": None}
     arrays = {k: v for k, v in extra.items() if v is not None}
-    correct = done = 0
+    correct, done = np.empty(len(labels), bool), 0
     first, same = np.empty(0, np.float32), True
-    with writing(path, (len(data), classes), {"labels": data.labels, **arrays}) as write:
-        for out in predict(model, data, **options):
+    with writing(path, (len(labels), classes), {"labels": labels, **arrays}) as write:
+        for out in predict(model, data, batch_size=batch_size, **options):
             block = out.float().numpy()
+            if not len(block):
+                continue
             write(block)
-            correct += int((block.argmax(1) == data.labels[done : done + len(block)]).sum())
+            correct[done : done + len(block)] = block.argmax(1) == labels[done : done + len(block)]
             done += len(block)
             first = block[0] if done == len(block) else first
             same = same and bool((block == first).all())
     notes = [same_rows(done, "logits")] if same and done > 1 else []
-    return WrittenLogits(len(data), classes, correct, files_of(path), notes)
+    return WrittenLogits(len(data), classes, correct, files_of(path), notes, row)
+
+
+def _counted(data: Dataset, shift: int, share: float, seed: int) -> NDArray[np.bool_]:
+    """Return the positions (N, ...) that have a label, each kept with the chance `share`.
+
+    Raises:
+        UsageError: a shift of pictures, or of all positions of a row.  InputError: none has a label.
+    """
+    if shift and (len(data.inside) > 1 or shift >= data.inside[0]):
+        raise UsageError(f"--shift {shift} is for sequences of more positions than {data.inside}", "leave it out")
+    counted = (shifted(data.labels, shift) if shift else data.labels) >= 0
+    if share < 1:
+        counted &= np.random.default_rng(seed).random(counted.shape, np.float32) < share
+    if not counted.any():
+        raise InputError(f"{data.source}: no position has a label", "pass labels of which some are no -100")
+    return counted
 
 
 def files_of(path: Path) -> list[Path]:

@@ -155,9 +155,10 @@ def sheets(result: Result, how: How = "short") -> list[Sheet]:
 
 
 def heading(result: Result) -> str:
-    """Write `calib metrics test.npz`, from the command and its inputs."""
-    inputs = result.provenance.get("inputs") or ()
-    return " ".join(["calib", result.command, *(str(i.get("path", "")) for i in inputs if isinstance(i, dict))])
+    """Write `calib metrics test.npz`, from the command and its inputs; of many the first few, and how many follow."""
+    inputs = [str(one.get("path", "")) for one in result.provenance.get("inputs") or () if isinstance(one, dict)]
+    more = [f"and {len(inputs) - MOST_INPUTS} more"] if len(inputs) > 2 * MOST_INPUTS else []
+    return " ".join(["calib", result.command, *(inputs[:MOST_INPUTS] if more else inputs), *more])
 
 
 def readings(result: Result) -> list[str]:

@@ -44,6 +44,7 @@ NO_LABEL = {"", "nan", "<na>", "nat"}  # of texts that are no class; `none` and 
 LEAVE_OUT = "--missing drop leaves such rows out, as they are neither right nor wrong; or give every row a label"
 UNKNOWN = "--missing drop leaves such rows out, --missing wrong counts them as wrong"
 A_COLUMN = "the scores of many rows sum to less than 1: choose the column of every class with --scores KEY"
+VOID = 255  # label of pixels without a class in PASCAL VOC, Cityscapes and data sets like them
 MOST_NAMED = 12  # classes up to which an error lists all of them
 WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
 
@@ -201,6 +202,8 @@ def _refuse_outside(seen: _LabelRange, name: str, k: int, scores: Named, base: i
         raise InputError(problem, "check --label-base" if base else f"{drop}--ignore-label {value} drops such rows")
     if seen.beyond:
         belong = "do the scores and labels belong together? if the first class is called 1: --label-base 1"
+        if seen.largest + base == VOID:
+            belong += f"; if {VOID} marks what has no class: --ignore-label {VOID}"
         raise InputError(
             f"label {seen.beyond[1] + base} in row {seen.beyond[0]} ('{name}') is outside {base}..{k - 1 + base}, "
             f"as there are {k} score columns ({count_text(seen.above, 'row')})",

@@ -460,7 +460,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, kind_
     dims = len(raw.shape)
     if dims not in (1, 2):
         problem = f"scores '{name}' in {where} have shape {shape_text(raw)}"
-        raise InputError(problem, "pass one row per sample: shape (N, K); tokens or pixels: reshape to (N * T, K)")
+        raise InputError(problem, "pass one row per sample: shape (N, K); of tokens or pixels, labels of every one")
     if raw.shape[0] == 0 or (dims == 2 and raw.shape[1] == 0):
         kind = InputError if raw.shape[0] else NoRows
         raise kind(f"scores '{name}' in {where} are empty: {shape_text(raw)}", "is the file truncated?")

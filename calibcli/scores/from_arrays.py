@@ -161,6 +161,8 @@ class How(TypedDict, total=False):
     out_of: str | None
     label_base: int | None
     ignore_label: int | None
+    class_axis: Literal["1", "last"] | None
+    shift: int | None
     drop_nonfinite: bool
     clip: float | bool | None
     weights: npt.ArrayLike | None
@@ -193,8 +195,9 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
 
     Args:
         scores: (N, K) logits, probabilities or log-probabilities (recognised; `kind=` overrides), or for two classes
-            (N,) or (N, 1) probabilities or log-odds of class 1. Any array-like, torch tensors on any device included.
-        labels: (N,) integers in [0, K), or (N, K) one-hot; None where there are none.
+            (N,) or (N, 1) probabilities or log-odds of class 1; of positions (N, T, K) or (N, K, H, W). Any array-like,
+            torch tensors on any device included.
+        labels: (N,) integers in [0, K), or (N, K) one-hot; of positions (N, T) or (N, H, W); None where there are none.
         how: as `How` says, of arrays.
 
     Raises:
@@ -299,6 +302,8 @@ def refuse_swapped(scores: Any, labels: Array, call: str = "scores first, then l
     Raises:
         InputError: they are swapped.
     """
+    if 1 < labels.ndim == getattr(scores, "ndim", 0) - 1:  # of positions
+        return
     if _can_be_labels(labels, -math.inf) or not _can_be_labels(as_array(scores, "the scores"), -1):
         return
     problem = "the first argument holds labels and the second one scores, as scikit-learn has them (y_true, y_prob)"

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from calibcli.core.errors import UsageError
 from calibcli.core.problem import Problem
+from calibcli.core.statistics import group_places
 from calibcli.scores.reading_record import ReadingRecord, class_list
 
 Array = npt.NDArray[Any]
@@ -249,7 +250,7 @@ class Predictions:
     @property
     def group_count(self) -> int:
         """Number of groups that have rows; 0 without groups."""
-        return 0 if self.groups is None else len(np.unique(self.groups))
+        return 0 if self.groups is None else len(group_places(self.groups)[0])
 
     @property
     def event_fact(self) -> dict[str, str]:
@@ -264,7 +265,7 @@ class Predictions:
         weights, groups = self.weights, self.groups
         if weights is not None and self.weight_kind == "sampling" and self.n and weights[0] > 0 and not np.ptp(weights):
             weights = None
-        if groups is not None and len(np.unique(groups)) == len(groups):
+        if groups is not None and len(group_places(groups)[0]) == len(groups):
             groups = None
         same = weights is self.weights and groups is self.groups
         return self if same else dataclasses.replace(self, weights=weights, groups=groups)

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from calibcli.core.errors import UsageError
-from calibcli.core.options import CUT, Cut, Label, Seed, option
+from calibcli.core.options import CUT, Cut, Label, Part, Seed, Shift, option
 from calibcli.core.options import Rows as Count
 
 DATA = "Data set: arrays (file.npz#test), image folder, CSV, parquet, or module:function."
 CAUSES = ("answers", "classes", "labels")
 """Why a row cannot be measured: no answer (failed, no confidence), a class that the model does not know, no label."""
+IGNORED = -100
+"""The label of a position that is not counted, as PyTorch's cross-entropy has it."""
+ROW_OF_POSITION = "row_of_position"
+"""The array that says which sequence or picture a position lies in, as `calib logits` writes it."""
 FATES = ("drop", "wrong", "refuse")
 MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, .onnx, a Hugging Face or timm folder, shards, ..."
 
@@ -55,6 +59,12 @@ class Reading:
     )
     label_base: Label | None = option(None, "Label of the first class: 0 or 1 (labels 1..K).")
     ignore_label: Label | None = option(None, "Drop rows with this label, e.g. -100.")
+    class_axis: Literal["1", "last"] | None = option(
+        None, "Of scores (N, T, C) or (N, C, H, W), the axis of the classes, where the labels do not tell: 1 or last."
+    )
+    shift: Shift | None = option(
+        None, "The label of a position is the one this many further on: 1 for a model that predicts the next token."
+    )
     drop_nonfinite: bool = option(False, "Drop (and count) rows with NaN or infinite scores.")
     clip: Cut | bool | None = option(
         None,
@@ -210,6 +220,22 @@ class OutputOptions:
 
     kind: Literal["logits"] | None = option(
         None, "Kind of the outputs, if all lie in [0, 1]: logits (without it they are refused as probabilities)."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionOptions:
+    """Labels of every position, (N, T) or (N, H, W), of a network's data set."""
+
+    shift: Shift | None = option(
+        None, "The label of a position is the one this many further on (default: 1 for a causal language model, or 0)."
+    )
+    ignore_label: Label | None = option(None, "Label of positions that are not counted, beside -100, e.g. 255.")
+    class_axis: Literal["1", "last"] | None = option(
+        None, "Axis of the classes of outputs (n, T, C) or (n, C, H, W), where shapes do not tell: 1 or last."
+    )
+    position_share: Part | None = option(
+        None, "Write this share of the positions, drawn at random with --split-seed, such as 0.01."
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from calibcli.core.number_format import count_text
+from calibcli.scores.reading_options import ROW_OF_POSITION
 
 Ground = Literal["stated", "named", "seen", "assumed"]
 ASSUMED = {
@@ -151,7 +152,11 @@ def lines(read: Mapping[str, Any]) -> list[str]:
     unit = f"in {count_text(read.get('groups', 0), 'group')} by {read['group']}" if read.get("group") else ""
     unit = unit or (f"samples repeated by {read['repeats']}" if read.get("repeats") else "each its own unit")
     weights = f", weights: {read['weights']}" if read.get("weights") else ""
-    rows = f"{count_text(int(read.get('rows', 0)), 'row')}, {unit}{weights}"
+    if read.get("group") == ROW_OF_POSITION:
+        unit = f"{count_text(int(read.get('rows', 0)), 'position')} of {count_text(read.get('groups', 0), 'row')}"
+        rows = f"{unit}, which belong together{weights}"
+    else:
+        rows = f"{count_text(int(read.get('rows', 0)), 'row')}, {unit}{weights}"
     out = [f"read: {_short(scores)} as {kind}{class_text}{event}; {truth}; {rows}"]
     rivals = set(read.get("rivals", ()))
     unused = [name + " (could be scores too)" * (name in rivals) for name in read.get("unused", ())]

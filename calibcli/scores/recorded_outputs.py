@@ -33,6 +33,7 @@ from calibcli.scores import (
     confidence,
     left_out,
     other_files,
+    positions,
     repeated_samples,
     tasks,
 )
@@ -76,6 +77,8 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
             all there is.  predicted: instead of `correct`, the predicted class, which is right where it equals the
             label.  confidence_scale: what a confidence is out of, `1`, `10`, `100` or `percent`.
         label_base: what the first class is called.  ignore_label: rows with this label are dropped.
+        class_axis: `1` or `last`, of scores of positions (N, T, C) or (N, C, H, W) where labels do not tell.
+        shift: the label of a position is the one so many further on, 1 for a model of the next token.
         drop_nonfinite: drop rows with NaN or infinite scores.  clip: what smaller probabilities are raised to
             (True: 1e-15), for a finite NLL; half the step of rounded ones.
         weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
@@ -258,7 +261,9 @@ def _one_dataset(
         raise InputError(
             problem, array_names.no_labels(first, name, array_names.two_dimensional(raw, name, where, None, True))
         )
-    count = None
+    asked = reading
+    contents, raw, raw_labels, reading = positions.flattened(contents, raw, raw_labels, name, reading, notes)
+    first, count = contents[0], None
     if raw_labels is not None and reading.need_labels:  # (1, N) is a row of labels
         count = raw_labels.shape[raw_labels.shape[0] == 1 and raw_labels.shape[1:] == raw.shape[:1]]
     raw = array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind)))
@@ -285,7 +290,8 @@ def _one_dataset(
         binary, labels = _classes_and_labels(reading, name, scores, classes, raw_labels, label_name, notes)
         rows, scanned, kind = _check_rows(scores, labels, first, name, reading, ragged, notes, progress)
         ignored = 0 if labels is None or labels.dropped is None else int(labels.dropped.sum())
-        dropped = {"nonfinite": scores.shape[0] - ignored - rows.scores.shape[0], "ignored": ignored}
+        dropped = {"nonfinite": scores.shape[0] - ignored - rows.scores.shape[0]}
+        dropped["ignored"] = ignored if reading is asked else 0  # positions that nobody counts are none of the rows
         if kept is not None:
             rows = dataclasses.replace(rows, keep=kept if rows.keep is None else kept[rows.keep])
         clip = _smallest(reading, kind, k, notes)
@@ -353,7 +359,7 @@ def _one_dataset(
             members=first.members.get(name, ()),
             grounds=_grounds(first, reading, name, label_name, bool(scanned.forced), confirmed, binary.classes),
             assumed=_assumed(reading, width, confirmed, binary.classes, labels is not None),
-            stated=reading.stated if first.format != "arrays" else {},
+            stated=asked.stated if first.format != "arrays" else {},
             unused=unused,
             rivals=[column for family, *_ in rivals for column in family],
             ids=names_of.get("ids", ""),

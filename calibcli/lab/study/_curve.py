@@ -88,8 +88,10 @@ class Points:
         """
         both = np.hstack([-weights * slope, weights])  # (K, 2A)
         each = self._own(-slope, np.ones_like(slope))
-        inverse = np.linalg.pinv(weights * each @ weights.T + both @ self.rows @ both.T, rcond=SINGULAR, hermitian=True)
-        sums, count = weights @ self.y.mean(axis=1), len(weights)
+        own, vectors = np.linalg.eigh(weights * each @ weights.T + both @ self.rows @ both.T)
+        count = int((own > SINGULAR * own[-1]).sum())  # less than K where all arms have a cause: the sums add up to 0
+        inverse = vectors[:, -count:] / own[-count:] @ vectors[:, -count:].T
+        sums = weights @ self.y.mean(axis=1)
         degrees = self._degrees(each * np.einsum("ka,kl,la->a", weights, inverse, weights))
         left = degrees - count + 1
         if not left > 0:

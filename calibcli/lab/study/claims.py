@@ -6,10 +6,10 @@ covariance of two seeds in a bootstrap of the rows, since what is a seed's own i
 count: a verdict is about the recipe and the population, not about these rows.
 
 A verdict is decided in two places. `_decided` compares a p-value with `LEVEL`: of the kinds `less`, `preserved`,
-`close_to` and `slope`, of the y of a pair of `matched` (whose x are near by their intervals), of an arm that other
-seeds chose (`_least`), and of all after Holm's correction. `SeedMean.sure` compares an interval with 0, at the level of
-one of several tests: of `decreasing`, `crosses` and `interior_minimum` (by `_all_below` and `_each_below`) and `alike`.
-`one_curve` compares p-values of several tests with `LEVEL` at each degree. A `check` is no test.
+`close_to`, `slope` and `depends`, of the y of a pair of `matched` (whose x are near by their intervals), of an arm that
+other seeds chose (`_least`), and of all after Holm's correction. `SeedMean.sure` compares an interval with 0, at the
+level of one of several tests: of `decreasing`, `crosses` and `interior_minimum` (by `_all_below` and `_each_below`) and
+`alike`. `one_curve` compares p-values of several tests with `LEVEL` at each degree. A `check` is no test.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from calibcli.core.options import Positive, Range
 from calibcli.core.registries import Registry, Traits
 from calibcli.core.statistics import normal_quantile, root, student_quantile, two_sided
-from calibcli.lab.study import _curve
+from calibcli.lab.study import _curve, _given
 from calibcli.metrics import paired
 from calibcli.scores.predictions import Floats, Ints
 
@@ -44,6 +44,7 @@ NONE_APART = "the axis separates none"
 FEWEST_CURVED, MOST_CURVED = 5, 5  # arms of a curve; its highest degree, as more would bend to any arms
 UNTESTED = 1e-9  # share of a cause's weight that a curve leaves, below which its offset is not tested
 FEWEST_DRAWN = 5  # arms of a `slope` over arms that were drawn: 4 have 24 orders, too few; of several claims one more
+FEWEST_GIVEN = 20  # arms of `depends`, whose model has six columns or more
 ASKEW = 25  # factor on the p-value of a claim whose seeds may lie askew, see `close_to`
 
 
@@ -341,6 +342,24 @@ def _permuted(x: Floats, y: Floats) -> tuple[int, float]:
     return int(np.sign(sums[0])), float((np.abs(sums) >= abs(sums[0]) * (1 - 1e-9)).mean())
 
 
+def depends(numbers: Sequence[Sequence[MeasuredArm]], on: str) -> ClaimVerdict:
+    """Judge the claim that the last number of arms depends on the last but one, `on`, given the first and the others.
+
+    See `_given.GivenNumbers`. It is never reversed: that nothing depends on a number is not shown.
+    """
+    values = np.stack([[arm.values for arm in arms] for arms in numbers])  # (P, A, S)
+    if not np.isfinite(values).all():
+        return ClaimVerdict("undecided", why="a run lacks one of these numbers")
+    arms = values.shape[1]
+    if arms < FEWEST_GIVEN:
+        return ClaimVerdict("no verdict", why=f"this needs {FEWEST_GIVEN} arms that were drawn")
+    given = _given.GivenNumbers.of(values, [_stacked(one) for one in numbers])
+    p, slope, correlation = given.depends(_orders(arms))
+    logged = "ln " * bool((values[-2] > 0).all())
+    why = f"{slope:+.2g} for a unit of {logged}{on}, partial correlation {correlation:+.2f}"
+    return _decided(ClaimVerdict("holds", p, why=why), why=f"{why}; {arms} arms do not show it")
+
+
 Cause = tuple[MeasuredArm, MeasuredArm]
 """What a cause does to x and to y, see `contrast`."""
 
@@ -395,7 +414,7 @@ def one_curve(
     refuted all offsets are surely within the margin, a number or a share of the range of y ("20%").
 
     Args:
-        causes: indices of the arms of each cause; the base arm has none.
+        causes: indices of the arms of each cause; a base arm, if there is one, has none.
     """
     most = min(MOST_CURVED, (len(x) - 1) // 2 - 1)
     if most < 1:
@@ -648,6 +667,8 @@ class ClaimTraits(Traits):
     """The fewest arms along its axis, or of its causes, that the reader of recipes takes."""
     fewest_drawn: int = 0
     """The same if the recipe says that they were drawn; it takes one more for several claims."""
+    every_arm: bool = False
+    """It is about all arms that were trained."""
     exact: bool = False
     """It is about every seed by itself, and passes or fails: no error, no correction, no part of the headline."""
     moments: tuple[str, ...] = ()
@@ -691,7 +712,8 @@ class ClaimedArms:
 
         def contrasts(names: Sequence[str]) -> Cause:
             x, y = [self.measured[name][against] for name in names], [self(name, metric) for name in names]
-            return contrast(x, names.index(base)), contrast(y, names.index(base))
+            zero = names.index(base) if base else 0
+            return contrast(x, zero), contrast(y, zero)
 
         return {cause: contrasts(self.levels[cause]) for cause in causes}
 
@@ -784,9 +806,24 @@ def _slope(
     return slope(arms.axis(against), arms.along(metric), -1 if sign == "-" else 1, bool(drawn))
 
 
+@KINDS.add("depends", fewest_drawn=FEWEST_GIVEN, every_arm=True)
+def _depends(
+    arms: ClaimedArms, *, metric: str, on: str, against: str, drawn: str, beside: Sequence[str] = ()
+) -> ClaimVerdict:
+    """Given `against` and what is `beside`, the metric surely depends `on` a number, over arms that were `drawn`.
+
+    Permuted residuals of a quartic in ln `against` (Freedman and Lane 1983), calibrated for its errors.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> depends([[one, two], [two, one], [one, two]], "error").word
+    'no verdict'
+    """
+    return depends([*map(arms.axis, (against, *beside, on)), arms.along(metric)], on)
+
+
 @KINDS.add("one_curve", fewest=FEWEST_CURVED)
 def _one_curve(
-    arms: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str, margin: Margin = "20%"
+    arms: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str = "", margin: Margin = "20%"
 ) -> ClaimVerdict:
     """Some polynomial of ln `against` passes through all arms, whatever caused it; `margin`: or a share of the range.
 

@@ -232,7 +232,7 @@ class Study:
 
     def asked(self, claim: StudyClaim) -> list[Arm]:
         """Return the arms that a claim is about: those it names, those on its axes, or all trained ones."""
-        if self.is_measured(claim.along):
+        if claim.entry.traits.every_arm or self.is_measured(claim.along):
             return [arm for arm in self.arms if not arm.source]
         if named := [str(claim.keys[key]) for key in ("a", "b") if key in claim.keys]:  # which may be one arm twice
             return [arm for name in named for arm in self.arms if arm.name == name]
@@ -323,6 +323,8 @@ VALUES: dict[str, tuple[Any, str]] = {
     "rows": (Rows, "10000, the rows of the test set"),
     **dict.fromkeys(("arm", "network", "data"), (str, '"a name"')),
     **dict.fromkeys(("metric", "than", "against"), (str, '"ece"')),
+    "on": (str, '"temperature"'),
+    "beside": (Names, '["error"]'),
     **dict.fromkeys(("a", "b", "base"), (str, '"CE"')),
     "causes": (Names, '["gamma", "weight"], axes of arms'),
     "drawn": (str, '"what the arms were drawn from, and how"'),

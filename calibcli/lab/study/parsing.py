@@ -413,14 +413,17 @@ def _check(study: Study, where: _Where) -> None:
         METHODS.choose(scaler)
     several = sum(not claim.entry.traits.exact for claim in study.claims) * len(study.arch) > 1
     for claim in study.claims:
-        for asked in (*claim.numbers, *([claim.against] if "against" in claim.keys else [])):
+        others = [claim.keys[key] for key in ("against", "on") if key in claim.keys]
+        for asked in (*claim.numbers, *others, *claim.keys.get("beside", ())):
             where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
         if "low" in claim.keys and claim.keys["low"] >= claim.keys["high"]:
             raise UsageError(f"{where.source}: claim {claim.id}: low is not below high", "correct it")
         for key in ("a", "b", "base"):
             if key in claim.keys:
                 where.among(str(claim.keys[key]), names, f"claim {claim.id}: no arm '{claim.keys[key]}'")
-        if claim.along:
+        if claim.entry.traits.every_arm:
+            _least_arms(study.asked(claim), claim, several, where)
+        elif claim.along:
             # its axis is a measured number, if its kind allows that, or one that arms are written with (`at`)
             measured_axis = claim.entry.traits.measured_axis and study.is_measured(claim.along)
             _least_arms(study.asked(claim) if measured_axis else study.ordered(claim.along), claim, several, where)
@@ -439,26 +442,27 @@ def _least_arms(arms: Sequence[Arm], claim: StudyClaim, several: bool, where: _W
         least = claim.entry.traits.fewest_drawn + several
     if len(arms) < least:
         many = f"fewer than {least} arms" if arms else "no arms"
-        raise UsageError(
-            f"{where.source}: claim {claim.id}: {many} lie along '{claim.along}'",
-            f'write an arm as name = "A-{{{claim.along}}}" with {claim.along} = [1, 2, 3]',
-        )
+        they, axis = (f"lie along '{claim.along}'", claim.along) if claim.along else ("are trained", "lr")
+        fix = f'write an arm as name = "A-{{{axis}}}" with {axis} = [1, 2, 3]'
+        raise UsageError(f"{where.source}: claim {claim.id}: {many} {they}", fix)
 
 
 def _causes(study: Study, claim: StudyClaim, where: _Where) -> None:
     """Refuse causes that are no axes of their own, each with the base arm and a dose, or whose arms are too few."""
-    causes, base = [str(cause) for cause in claim.keys["causes"]], str(claim.keys["base"])
+    causes, base = [str(cause) for cause in claim.keys["causes"]], str(claim.keys.get("base", ""))
     problem = "" if len(set(causes)) == len(causes) > 1 else "it takes two causes or more, each once"
     seen: dict[str, str] = {}
     for cause in causes:
         names = [arm.name for arm in study.ordered(cause)]
-        if base not in names or len(names) < 2:
-            problem = problem or f"'{base}' and a dose of '{cause}' are to lie along '{cause}'"
+        if (base and base not in names) or len(names) < 2:
+            lacking = f"'{base}' and a dose of '{cause}'" if base else "two arms"
+            problem = problem or f"{lacking} are to lie along '{cause}'"
         for name in names:
             if seen.setdefault(name, cause) != cause and name != base:
                 problem = problem or f"'{name}' belongs to two causes, {seen[name]} and {cause}"
     if len(seen) < claim.entry.traits.fewest:
         problem = problem or f"{claim.kind} takes {claim.entry.traits.fewest} arms or more, and causes have {len(seen)}"
     if problem:
-        fix = f"write at = {{ {' = 0, '.join(causes)} = 0 }} in the arm '{base}', and one axis in each other arm"
+        at_base = f"at = {{ {' = 0, '.join(causes)} = 0 }} in the arm '{base}', and " if base else ""
+        fix = f"write {at_base}one axis in each {'other ' * bool(base)}arm"
         raise UsageError(f"{where.source}: claim {claim.id}: {problem}", fix)

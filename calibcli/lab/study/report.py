@@ -196,10 +196,10 @@ def _slopes(study: Study, arms_by_network: figures.MeasuredArms) -> list[Table]:
     """Tabulate what each cause does to x and y; a slope where it surely moves both."""
     rows: list[list[Cell]] = []
     keys = ("metric", "against", "causes", "base")
-    about = {str([claim.keys[key] for key in keys]): claim for claim in study.claims if "causes" in claim.keys}
+    about = {str([claim.keys.get(key) for key in keys]): claim for claim in study.claims if "causes" in claim.keys}
     for claim, (arch, arms) in itertools.product(about.values(), arms_by_network.items()):
         if study.seeds > 1 and all(arm.name in arms for arm in study.asked(claim)):
-            asked = {key: claim.keys[key] for key in keys}
+            asked = {key: claim.keys.get(key, "") for key in keys}
             for cause, effect in _claimed(study, claim, arms).effects(**asked).items():
                 x, y = (SeedMean.of(one) for one in effect)
                 still = " or ".join(name for name, one in (("x", x), ("y", y)) if not one.sure())

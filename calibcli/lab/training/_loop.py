@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from calibcli.core.errors import InputError, UsageError
@@ -342,13 +343,17 @@ class Trainer:
                     kept = state.weights(self.model) if recipe.keep == "best" else {}
                     position.best = {"value": value, "epoch": position.epoch + 1, "weights": kept}
                     position.since_best = 0
+        fitted = False
+        if recipe.stop_nll is not None:
+            record["train_nll"] = float(functional.cross_entropy(*self.logits(self.train, signals.check)))
+            fitted = record["train_nll"] <= recipe.stop_nll
         here = (lambda rows: self.logits(rows, signals.check)), self.validation, self.model, loss
         record |= self.evaluations.record(position.epoch + 1, recipe.epochs, *here)
         position.history.append(record)
         position.epoch, position.step = position.epoch + 1, 0
         position.loss_sum, position.rows, position.penalties = 0.0, 0, {}
         out_of_patience = recipe.patience is not None and position.since_best >= recipe.patience
-        position.finished = position.epoch >= recipe.epochs or out_of_patience
+        position.finished = position.epoch >= recipe.epochs or out_of_patience or fitted
         if self._log is not None:
             self._log.write(json.dumps(record))
         if position.epoch in self.evaluations.snapshots:

@@ -299,7 +299,8 @@ def check(
     epochs = identity["recipe"].get("epochs", 0)
     if position.epoch > epochs:
         raise InputError(f"{path}: position.epoch is {position.epoch}, and the run has {epochs}", fix)
-    if position.finished and position.epoch < epochs and not identity["recipe"].get("patience"):
+    stops_early = any(identity["recipe"].get(name) is not None for name in ("patience", "stop_nll"))
+    if position.finished and position.epoch < epochs and not stops_early:
         raise InputError(f"{path}: position.finished is true after {position.epoch} of {epochs} epochs", fix)
     model_tensors = model.state_dict()
     named: list[tuple[str, Mapping[str, Tensor], Mapping[str, Tensor]]] = [("model", saved.model, model_tensors)]

@@ -18,12 +18,13 @@ from torch.utils._pytree import tree_map
 from calibcli.core.errors import InputError, UsageError
 from calibcli.networks import dataset, device, inference
 from calibcli.networks.dataset import Dataset
+from calibcli.networks.device import free_bytes, local_world
 
 # Batches, and data kept on the device.
 
 Inputs = Tensor | Mapping[str, Tensor]
 Index = NDArray[np.int64]
-RESIDENT_BYTES = 1 << 30  # data up to this size is preprocessed once and stays on the device
+RESIDENT = 8  # part of the device's free memory up to which data is preprocessed once and stays there
 
 
 class Loader:
@@ -39,7 +40,8 @@ class Loader:
         self.shape = data.shape
         self.kept: Inputs | None = None
         size = 8 if dtype == torch.float64 else 4
-        if len(data) * int(np.prod(self.shape)) * size <= RESIDENT_BYTES:
+        beside = free_bytes(device) // (local_world() if device.type == "cpu" else 1)
+        if len(data) * int(np.prod(self.shape)) * size <= beside // RESIDENT:
             parts = [self._read(slice(i, i + 4096)) for i in range(0, len(data), 4096)]
             self.kept = tree_map(lambda *tensors: torch.cat(tensors), *parts)
 
@@ -222,12 +224,14 @@ def open_parts(
         raise UsageError("no training rows were named", "pass --data FILE")
     opened = {
         role: dataset.in_order(
-            dataset.load(
-                source,
-                trust=trust,
-                subset=subset if role == "train" else None,
-                split_seed=split.seed,
-                **options,
+            dataset.decoded_once(
+                dataset.load(
+                    source,
+                    trust=trust,
+                    subset=subset if role == "train" else None,
+                    split_seed=split.seed,
+                    **options,
+                )
             ),
             classes,
         )

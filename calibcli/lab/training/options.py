@@ -41,7 +41,7 @@ class Training:
         amp: `off`, `bf16` or `fp16` autocast.
         keep: weights to keep: of the `last` epoch, or of the `best` by `select` on validation rows.
         select: `nll`, `error`, `ece`, `adaece` or `loss`.  patience: epochs without a better `select` before it
-            stops, or None.
+            stops, or None.  stop_nll: it also stops after an epoch with at most this NLL of the training rows, or None.
         freeze: globs of parameters that stay as they are.  head_only: train the last linear layer alone.
     """
 
@@ -62,6 +62,7 @@ class Training:
         "nll", "Criterion of the best epoch, on validation rows: nll, error, ece, adaece or loss."
     )
     patience: Epochs | None = option(None, "Stop after this many epochs without an improvement of --select.")
+    stop_nll: Positive | None = option(None, "Stop after the first epoch with at most this NLL on the training rows.")
     freeze: tuple[str, ...] = option((), "Parameters that are not trained, such as 'layer1.*'. Repeatable.")
     head_only: bool = option(False, "Train the last linear layer alone, on features computed once.")
 
@@ -128,9 +129,9 @@ class Setup(reading_options.DatasetOptions, reading_options.NetworkOptions, Mach
     """All options of a training command; in Python also the callbacks `progress(fraction, text)` and `note(text)`."""
 
     PANEL: ClassVar[str] = "Model, rows and training"
-    OFTEN: ClassVar[tuple[str, ...]] = (  # what --help shows
-        "model", "data", "validation", "test", "loss", "penalty", "epochs", "batch_size", "lr", "optimizer", "schedule",
-        "augment", "init", "save", "resume", "overwrite", "device", "seed", "arch", "trust",
+    OFTEN: ClassVar[tuple[str, ...]] = (  # what --help shows, in this order
+        "model", "data", "loss", "epochs", "lr", "batch_size", "save", "validation", "test", "penalty", "optimizer",
+        "schedule", "augment", "init", "resume", "overwrite", "device", "seed", "arch", "trust",
     )  # fmt: skip
     _: KW_ONLY
     progress: Progress = lambda fraction, text: None

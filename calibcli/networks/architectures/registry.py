@@ -70,22 +70,63 @@ def logits(model: Any, inputs: Inputs) -> Tensor:
 
 def outputs(model: Any, inputs: Inputs) -> Tensor:
     """Compute what the model gives for a batch, (n, columns), before one column becomes two; see `logits`."""
+    output, rows = _returned(model, inputs)
+    if output.ndim != 2 or output.shape[0] != rows:
+        shape = tuple(output.shape)
+        sequence = "of a sequence, those of one position: logits[:, -1]; of all, calib logits with labels of each"
+        other = "of one logit a row: z[:, None]" if output.ndim == 1 else sequence
+        fix = f"return logits (rows, classes); {other}"
+        raise InputError(f"the model's output has shape {shape} for {rows} rows", fix)
+    return output
+
+
+def of_positions(model: Any, inputs: Inputs, inside: tuple[int, ...], class_axis: str | None = None) -> Tensor:
+    """Compute the model's logits at every position of a batch, whatever its forward pass returns.
+
+    Args:
+        inside: (T,) or (H, W), the positions of a row, as its labels have them. Logits of smaller pictures are
+            brought to this size (bilinear), as segmentation models of transformers are trained and evaluated.
+        class_axis: `1` or `last` where the shapes leave open which axis is that of the classes.
+
+    Returns:
+        (n, *inside, C), a view of the output where that has all positions.
+
+    Raises:
+        InputError: the output has another shape, or the axis is open.
+    """
+    output, rows = _returned(model, inputs)
+    shape = tuple(output.shape)
+    problem = f"the model's output has shape {shape} for {rows} rows with labels of {inside}"
+    if len(shape) != len(inside) + 2 or shape[0] != rows:
+        raise InputError(problem, "return logits (n, T, C) or (n, C, H, W), and pass labels (N, T) or (N, H, W)")
+    if len(inside) == 2 and shape[2:] != inside and shape[1:-1] != inside and class_axis != "last":
+        if not all(0 < small <= whole for small, whole in zip(shape[2:], inside, strict=True)):
+            raise InputError(problem, "pass label maps of the size of the model's output, or of its pictures")
+        output = nn.functional.interpolate(output, size=inside, mode="bilinear", align_corners=False)  # (n, C, H, W)
+        shape = tuple(output.shape)
+    axes = [axis for axis, rest in ((1, shape[2:]), (len(shape) - 1, shape[1:-1])) if rest == inside]
+    if class_axis:
+        axes = [axis for axis in axes if axis == (1 if class_axis == "1" else len(shape) - 1)]
+    if len(axes) != 1:
+        fix = "--class-axis 1 if the classes are on axis 1, --class-axis last if on the last"
+        raise InputError(problem, fix if axes else "pass labels of every position of the output")
+    return output.movedim(axes[0], -1)  # (n, ..., C)
+
+
+def _returned(model: Any, inputs: Inputs) -> tuple[Tensor, int]:
+    """Return the tensor that a forward pass gives, of an output object or dict its `logits`, and the number of rows."""
     output: Any = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
     first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
     rows = first.shape[0]  # len() would write the number of rows into an exported program
     if not isinstance(output, Tensor):
         if isinstance(output, Mapping) and "logits" in output:
             output = output["logits"]
+        elif isinstance(output, Mapping) and "out" in output:  # segmentation models of torchvision
+            output = output["out"]
         elif hasattr(output, "logits"):
             output = output.logits
         elif isinstance(output, tuple | list) and output:
             output = output[0]
     if not isinstance(output, Tensor):
         raise InputError(f"the model returned {type(output).__name__}, not logits", "return a tensor (rows, classes)")
-    if output.ndim != 2 or output.shape[0] != rows:
-        shape = tuple(output.shape)
-        sequence = "of a sequence, those of one position: logits[:, -1]"
-        other = "of one logit a row: z[:, None]" if output.ndim == 1 else sequence
-        fix = f"return logits (rows, classes); {other}"
-        raise InputError(f"the model's output has shape {shape} for {rows} rows", fix)
-    return output
+    return output, rows

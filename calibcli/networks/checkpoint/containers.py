@@ -334,6 +334,12 @@ def read(path: Path, *, trust: bool) -> CheckpointContents:
         InputError: not there, not a checkpoint, damaged, or holding code while `trust` is false (nothing is executed).
     """
     reading(path)
+    folder = path if path.is_dir() else path.parent
+    if path.suffix == ".distcp" or (path == folder and (path / ".metadata").exists() and [*path.glob("*.distcp")]):
+        fix = (
+            f"write one file of it: python -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder} model.pt"
+        )
+        raise InputError(f"{path} is a distributed checkpoint, or part of one (DCP), of several files", fix)
     if path.is_dir():
         return _folder(path)
     if path.exists() and not path.is_file():

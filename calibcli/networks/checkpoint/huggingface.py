@@ -7,6 +7,7 @@ are read.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -29,6 +30,9 @@ from calibcli.networks.user_code import FAILURES
 from calibcli.scores.files.formats import safetensors
 
 HEADS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForMultipleChoice")
+CAUSAL = ("ForCausalLM", "LMHeadModel")
+POSITIONS = ("ForTokenClassification", "ForSemanticSegmentation", "ForMaskedLM", *CAUSAL)
+"""Heads with logits for every position, of tokens or pixels."""
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model",
               "sentencepiece.bpe.model")  # fmt: skip
 LAYERS, SIZES = 1000, 10_000_000  # numbers of layers, and sizes, that are accepted without a look at the weights
@@ -71,11 +75,11 @@ def _model(path: Path, transformers: Any, adapter: Path | None) -> LibraryModel:
             config.num_labels = trained
     with _loading(path, "check the installation: torchvision must be made for this torch, or not be there"):
         architecture = getattr(transformers, name, None)
-    if architecture is None and name.endswith(HEADS):
+    if architecture is None and name.endswith((*HEADS, *POSITIONS)):
         problem = f"{path} is a '{name}', which transformers {transformers.__version__} does not have"
         raise InputError(problem, _of_version(path, "check its config.json"))
-    if architecture is None or not name.endswith(HEADS):
-        heads = ", ".join(f"...{head}" for head in HEADS)
+    if architecture is None or not name.endswith((*HEADS, *POSITIONS)):
+        heads = ", ".join(f"...{head}" for head in (*HEADS, *POSITIONS[:-1]))
         raise InputError(f"{path} is a '{name or 'model without a head'}', not a classifier", f"pass one of {heads}")
     _refuse_problem(path, config)
     asked = config._attn_implementation
@@ -109,7 +113,9 @@ def _model(path: Path, transformers: Any, adapter: Path | None) -> LibraryModel:
         free = sum(p.numel() for p in network.parameters() if p.requires_grad)
         notes.append(f"{free:,} parameters can be trained: those of the adapter")
     whole = network if getattr(network, "is_quantized", False) else network.float()  # packed weights have no such form
-    return LibraryModel(name, _labels(config), _own(home, config, network, taken), notes, model=whole)
+    words = name.endswith((*CAUSAL, "ForMaskedLM"))  # whose classes are the words of a vocabulary
+    preparation = dataclasses.replace(_own(home, config, network, taken), next_token=name.endswith(CAUSAL))
+    return LibraryModel(name, None if words else _labels(config), preparation, notes, model=whole)
 
 
 def _config(path: Path) -> Any:
@@ -299,7 +305,7 @@ def _own(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> P
     texts: Callable[[], TextPreparation] | None = None
     if processor.description(path):
         pictures = functools.partial(_pictures, path, config)
-    elif head.endswith("ForImageClassification"):
+    elif head.endswith(("ForImageClassification", "ForSemanticSegmentation")):
         fix = "put it there (AutoImageProcessor.save_pretrained), or pass --mean, --std, --resize and --crop"
         pictures = functools.partial(_lacking, path, "preprocessor_config.json, which says how to read pictures", fix)
     if any((path / name).is_file() for name in TOKENIZERS):

@@ -78,7 +78,12 @@ class Checkpoint:
             rows.notes.append(f"the model does not name its classes: those of the data set are numbered as {order}")
         return dataset.in_order(rows, self.classes)
 
-    def with_gradients(self, derivatives: usable.Derivatives = 1, device: torch.device | None = None) -> Checkpoint:
+    def with_gradients(
+        self,
+        derivatives: usable.Derivatives = 1,
+        device: torch.device | None = None,
+        fully_sharded: bool = False,
+    ) -> Checkpoint:
         """Return the checkpoint itself, if its model has so many derivatives on the device.
 
         Raises:
@@ -87,7 +92,7 @@ class Checkpoint:
         if isinstance(self.model, Graph):
             problem = f"{self.source} is an ONNX graph, which has no gradients"
             raise InputError(problem, "pass the PyTorch checkpoint that it was exported from; calib logits takes it")
-        usable.refuse(self.model, derivatives, device)
+        usable.refuse(self.model, derivatives, device, fully_sharded)
         return self
 
     @property
@@ -343,12 +348,18 @@ IN_MEMORY = "(module)"  # stands for the path
 
 
 def of(
-    model: Any, arch: str | None = None, arch_file: str | None = None, trust: bool = False, data: Any = MEMORY
+    model: Any,
+    arch: str | None = None,
+    arch_file: str | None = None,
+    trust: bool = False,
+    data: Any = MEMORY,
+    fully_sharded: bool = False,
 ) -> Checkpoint:
     """Load the checkpoint at a path, or wrap a module as a checkpoint.
 
     Args:
         data: None if no data set was named either, which is then said with a missing architecture.
+        fully_sharded: see `usable.refuse`.
 
     Raises:
         InputError: the file is refused, or the module (`usable`).
@@ -366,5 +377,5 @@ def of(
             raise UnknownArchitecture(f"{error.problem}, nor its data", f"{error.fix}; and pass --data FILE") from None
     if arch or arch_file:
         raise UsageError("a module has its architecture", "leave arch and arch_file out")
-    usable.refuse(model)
+    usable.refuse(model, fully_sharded=fully_sharded)
     return Checkpoint(model, type(model).__name__, {}, IN_MEMORY, "", "module", notes=usable.conversions(model))

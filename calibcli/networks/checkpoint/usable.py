@@ -20,20 +20,29 @@ GATHER = (
 )
 
 
-def refuse(model: nn.Module, derivatives: Derivatives = 0, device: torch.device | None = None) -> None:
+def refuse(
+    model: nn.Module,
+    derivatives: Derivatives = 0,
+    device: torch.device | None = None,
+    fully_sharded: bool = False,
+) -> None:
     """Refuse a network whose weights are not at hand, or that has not so many derivatives.
 
     Args:
         derivatives: how many are wanted: none for logits, one to train, two for curvature.
         device: where it will be trained.
+        fully_sharded: whether weights may be sharded by `fully_shard`.
 
     Raises:
         InputError: weights that are sharded, offloaded, or on the device meta; with derivatives quantised layers, and
             attention whose kernels have none, or not two.
     """
     tensors = [*model.parameters(), *model.buffers()]
-    if any(kind.__name__ in SHARDED for part in (*model.modules(), *tensors) for kind in type(part).__mro__):
-        raise InputError("the weights of the network are sharded over processes (FSDP, DTensor)", GATHER)
+    kinds = {kind.__name__ for part in (*model.modules(), *tensors) for kind in type(part).__mro__} & SHARDED
+    # of weights that are gathered for a forward pass the modules tell alone
+    if kinds and not (fully_sharded and "FSDPModule" in kinds <= {"FSDPModule", "DTensor"}):
+        fix = f"call curvature(..., products='gradients'), or {GATHER}" if "FSDPModule" in kinds else GATHER
+        raise InputError("the weights of the network are sharded over processes (FSDP, DTensor)", fix)
     # accelerate puts a hook on each module whose weights it brings when they are needed
     if any(tensor.is_meta for tensor in tensors):
         if any(hasattr(module, "_hf_hook") for module in model.modules()):

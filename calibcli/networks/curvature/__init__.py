@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -29,11 +29,18 @@ from calibcli.networks.curvature import quantities as figures
 from calibcli.networks.curvature.engine import Engine, Progress, Shared
 from calibcli.networks.curvature.loss import LogitLoss, PlacedLoss, independent, name
 from calibcli.networks.curvature.memory_plan import Memory
-from calibcli.networks.curvature.problem import CurvatureProblem, Forward, IndexedData, Tensors, second_order
+from calibcli.networks.curvature.problem import (
+    CurvatureProblem,
+    Forward,
+    IndexedData,
+    Products,
+    Tensors,
+    second_order,
+)
 from calibcli.networks.curvature.quantities import DEFAULT, QUANTITIES, QuantityEstimates, QuantityTraits
 from calibcli.networks.curvature.saved_state import State, identity
 from calibcli.networks.curvature.selftest import SelfTest, check
-from calibcli.networks.dataset import Dataset
+from calibcli.networks.dataset import Dataset, decoded_once
 from calibcli.networks.device import held_signals
 from calibcli.networks.losses import final, objective, pressing
 
@@ -55,6 +62,7 @@ def measure(
     batch_size: int = 0,
     memory: Memory = "auto",
     tf32: bool = False,
+    products: Products = "double",
     seed: int = 0,
     level: float = 0.95,
     progress: Progress | None = None,
@@ -80,6 +88,7 @@ def measure(
         device, dtype: where and in which precision; those of the model's first parameter by default.
         batch_size, memory: see `CurvatureProblem`; they change time and memory, not results.
         tf32: TF32 for the products of the Krylov run on a CUDA device; certificates, traces and gradients in float32.
+        products: `double` backward; or differences of `gradients`, for models that can be differentiated once.
         seed: of start vectors and probes, which depend on it, on the block of 256 rows and on their number alone.
         level: of the intervals.
         progress: called with (fraction, text).
@@ -93,12 +102,35 @@ def measure(
             a CUDA device.
         InputError: data or a model that cannot be measured, or memory that does not suffice.
     """
-    choices = [QUANTITIES.choose(spec) for spec in quantities or DEFAULT]
     given = [loss or "ce", *([train_loss] if train_loss is not None else [])]
     plan: dict[str, Any] = {"params": params, "forward": forward, "batch_size": batch_size, "memory": memory}
-    problem, losses = posed(model, data, given, device=device, dtype=dtype, tf32=tf32, **plan)
+    problem, losses = posed(model, data, given, device=device, dtype=dtype, tf32=tf32, products=products, **plan)
+    choices = chosen(problem, quantities)
     run: dict[str, Any] = {"seed": seed, "level": level, "progress": progress, "interrupts": interrupts}
     return measured(problem, losses, choices, **run, terms=terms, state=state)
+
+
+def chosen(problem: CurvatureProblem, quantities: Sequence[str]) -> list[Choice[QuantityTraits]]:
+    """Return what is asked for, or the default quantities that the problem has.
+
+    Raises:
+        UsageError: an unknown quantity or option, or one that needs more than gradients, or than sharded weights have.
+    """
+    choices = [QUANTITIES.choose(spec) for spec in quantities or DEFAULT]
+    if not problem.from_gradients:
+        return choices
+
+    def had(traits: QuantityTraits) -> bool:
+        return traits.sharded if problem.sharded else traits.from_gradients
+
+    have = [c for c in choices if had(c.traits)]
+    left_out = [c for c in choices if c not in have] if quantities else []
+    left_out += [c for c in have if c.options.get("exact") and c.name != "trace_ggn"]
+    if left_out:
+        names = ", ".join(one.name for one in QUANTITIES if had(one.traits))
+        why = "weights that are sharded" if problem.sharded else "products from gradients alone"
+        raise UsageError(f"{left_out[0].spec} cannot be had of {why}", f"ask for {names}; of a trace without exact")
+    return have
 
 
 def posed(
@@ -109,6 +141,7 @@ def posed(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     tf32: bool = False,
+    products: Products = "double",
     **plan: Any,
 ) -> tuple[CurvatureProblem, list[LogitLoss]]:
     """Pose the problem of a model and data, with the losses on its device; arguments and errors are as in `measure`."""
@@ -117,7 +150,8 @@ def posed(
     where, precision = torch.device(device) if device is not None else first.device, dtype or first.dtype
     if tf32 and (where.type != "cuda" or precision != torch.float32):
         raise UsageError("TF32 is for float32 on a CUDA device", "leave --tf32 out, or pass --device cuda")
-    problem = CurvatureProblem(model, source, device=where, dtype=precision, tf32=tf32, **plan)
+    kind: dict[str, Any] = {"tf32": tf32, "products": products}
+    problem = CurvatureProblem(model, source, device=where, dtype=precision, **kind, **plan)
     return problem, [PlacedLoss(final(one) if isinstance(one, str) else one, where) for one in losses]
 
 
@@ -136,7 +170,8 @@ def measured(
     """Measure the quantities of a problem under each loss; arguments and errors are as in `measure`."""
     # one process holds no signals back; of several all must have heard of one
     holding = held_signals() if devices.world() > 1 else contextlib.nullcontext()
-    with second_order(problem.device, problem.model), problem.memory_errors(), holding as signals:
+    as_wanted = second_order(problem.device, problem.model, problem.from_gradients)
+    with as_wanted, problem.memory_errors(), holding as signals:
         certified = any(c.traits.certifies and c.options.get("bound") != "estimate" for c in choices)
         test = check(problem, losses[0], certified, first_order=all(c.traits.first_order for c in choices))
         independent(problem)
@@ -233,6 +268,7 @@ def _result(
     plots.sort(key=lambda plot: plot.name.startswith("convergence"))  # how a number was got comes last
     facts: dict[str, Any] = {"rows": problem.layout.n, **shared.known_quality, "parameters": problem.size}
     facts |= {"tensors": len(problem.tensors), "losses": [name(one) for one in losses]}
+    facts |= {"products": "gradients"} if problem.from_gradients else {}
     facts |= {"memory_plan": problem.plan_text, **({"tf32": True} if problem.tf32 else {})}
     facts |= {"krylov_basis": shared.basis} if shared.basis else {}
     facts |= {"ranks": problem.layout.world, "interrupted": shared.stopped}
@@ -297,6 +333,7 @@ def curvature(
     memory: Literal["auto", "low", "high"] = "auto",
     batch_size: int = 0,
     tf32: bool = False,
+    products: Products = "double",
     level: float = 0.95,
     arch: str | None = None,
     arch_file: str | None = None,
@@ -344,6 +381,8 @@ def curvature(
         params: parameters that count, as globs separated by commas.
         memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
             device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
+        products: `double` backward; or differences of `gradients`, for models that can be differentiated once alone,
+            those under `fully_shard` among them.
         kind: `logits` says that the model's outputs are logits though all lie in [0, 1].
         arch, arch_file, trust: of a checkpoint; mean to split_seed: of the data set; see `calib curvature --help`.
         device: auto, cpu, cuda or cuda:N.  dtype: float32 or float64.  seed: of start vectors and probes.
@@ -356,7 +395,7 @@ def curvature(
     Raises:
         InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity not in text.
     """
-    check_arguments(quantities, memory, level, batch_size, seed, kind)
+    check_arguments(quantities, memory, level, batch_size, seed, kind, products)
     if save_state is not None:
         claim(save_state, folder=True)
     where, precision = devices.pick(device), devices.dtype(dtype)
@@ -365,14 +404,15 @@ def curvature(
     rows |= {"interpolation": interpolation, "layout": layout, "inputs": inputs, "labels": labels}
     rows |= {"subset": subset, "split_seed": split_seed}
     network: dict[str, Any] = {"arch": arch, "arch_file": arch_file, "trust": trust}
-    loaded, dataset = opened(model, data, kind=kind, **network, **rows)
+    loaded, dataset = opened(model, data, kind=kind, products=products, device=where, **network, **rows)
     loss_options = {"loss": first, "train_loss": _beside(first, train_loss, loaded)}
     plan: dict[str, Any] = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "level": level}
     plan |= {"seed": seed, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
-    plan |= {"terms": terms}
+    plan |= {"terms": terms, "products": products}
     asked: dict[str, Any] = {"quantities": ", ".join(QUANTITIES.choose(spec).spec for spec in quantities or DEFAULT)}
     asked |= {option: name(one) if one is not None else "none" for option, one in loss_options.items()}
     asked |= {"params": params, "level": level, "seed": seed, "device": where.type, "dtype": dtype, "tf32": tf32}
+    asked |= {"products": products} if products != "double" else {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(devices.process_group(where))
         if save_state is not None:
@@ -393,17 +433,27 @@ def opened(
     arch_file: str | None,
     trust: bool,
     kind: Literal["logits"] | None,
+    products: Products = "double",
+    device: torch.device | None = None,
     **rows: Any,
 ) -> tuple[checkpoint.Checkpoint, Dataset]:
     """Open model and data as `curvature` does, and check that they fit; `rows` are options of `dataset.load`."""
-    loaded = checkpoint.of(model, arch, arch_file, trust, data).with_gradients(2)
-    dataset = loaded.open_data(data, "test", "validation", **rows, trust=trust)
+    once = products == "gradients"
+    loaded = checkpoint.of(model, arch, arch_file, trust, data, fully_sharded=once)
+    loaded = loaded.with_gradients(1 if once else 2, device, fully_sharded=once)
+    dataset = decoded_once(loaded.open_data(data, "test", "validation", **rows, trust=trust))
     inference.check(dataset, loaded.model, kind)
     return loaded, dataset
 
 
 def check_arguments(
-    quantities: tuple[str, ...], memory: str, level: float, batch_size: int, seed: int, kind: str | None
+    quantities: tuple[str, ...],
+    memory: str,
+    level: float,
+    batch_size: int,
+    seed: int,
+    kind: str | None,
+    products: str = "double",
 ) -> None:
     """Refuse arguments of `curvature` that cannot be, before anything is opened."""
     for option, number, bounds in (("level", level, Level), ("batch-size", batch_size, OrNone), ("seed", seed, Seed)):
@@ -412,6 +462,8 @@ def check_arguments(
         raise UsageError(f"--kind {kind} is not a choice", "a network gives logits: leave --kind out, or pass logits")
     if memory not in ("auto", "low", "high"):
         raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
+    if products not in get_args(Products):
+        raise UsageError(f"unknown products '{products}'", f"choose from: {', '.join(get_args(Products))}")
     for quantity in quantities:
         if not isinstance(quantity, str):
             raise TypeError(f"a quantity is a text, not {type(quantity).__name__}: curvature(model, data, 'trace')")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from scipy import stats
@@ -15,7 +16,7 @@ from calibcli.core.errors import InputError
 from calibcli.core.memory import trim
 from calibcli.networks import device as devices
 from calibcli.networks.curvature import trace as traces
-from calibcli.networks.curvature.differences import gauss_newton
+from calibcli.networks.curvature.differences import GradientDifferences, gauss_newton
 from calibcli.networks.curvature.ggn import GGNTrace, ggn_trace
 from calibcli.networks.curvature.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights, parts, read
 from calibcli.networks.curvature.operator import (
@@ -251,6 +252,8 @@ class Engine:
 
     @cached_property
     def hessian(self) -> SecondDerivative:
+        if self.problem.from_gradients:
+            return GradientDifferences(self.problem, self.loss, self.shared.double)
         hessian = SecondDerivative(self.problem, hessian_scalar(self.loss))
         if self.original is not None and self.problem.beta == 1:
             hessian.share(self.original.hessian)
@@ -276,6 +279,7 @@ class Engine:
         """
         layout = self.problem.layout
         remember = self._small and layout.micro <= layout.group and not self.problem.tf32
+        remember &= self.ggn_alone or not self.problem.from_gradients  # which would seek each step twice
         everywhere = all(devices.all_least(self.problem.device, remember))
         return self.new_run(0, operator=self.record if everywhere else self.hessian)
 
@@ -385,9 +389,12 @@ class Engine:
 
     @cached_property
     def splits(self) -> bool:
-        """Whether Tr(G) can be had from pairs: the loss knows its split (see `Pairs`), or K is small enough for one."""
-        if self.problem.classes <= MOST_CLASSES:
-            return True
+        """Whether Tr(G) can be had from pairs: the loss knows its split (see `Pairs`), or K is small enough for one.
+
+        Of sharded weights it cannot: there are no gradients of single rows.
+        """
+        if self.problem.classes <= MOST_CLASSES or self.problem.sharded:
+            return not self.problem.sharded
         row = torch.zeros(1, self.problem.classes, dtype=torch.float64)  # any logits: only whether it knows is asked
         return known_weights(self.loss, row, self.shared.labels[:1]) is not None
 
@@ -429,7 +436,7 @@ class Engine:
         """(tensors,) bool: whether the tensor's diagonal block of H - G does not vanish."""
         if self.original is not None:
             return self.original.has_curvature
-        if not self.splits:
+        if not self.splits or self.problem.from_gradients:
             return torch.ones(len(self.problem.tensors), dtype=torch.bool)
         return traces.has_curvature(self.problem, self.shared.seed)
 
@@ -441,6 +448,8 @@ class Engine:
         then that of G, which is not negative either. For λmax of G the first is enough.
         """
         last = len(self.problem.tensors) - 1
+        if self.problem.from_gradients and not self.ggn_alone:
+            return False
         if self.problem.classes > MOST_CLASSES or bool((self.pairs[0].weights < -1e-12).any()):
             return False
         return self.ggn_alone or not bool(traces.has_curvature(self.shared.problem, self.shared.seed, [last])[0])
@@ -454,8 +463,13 @@ class Engine:
     def prober(self) -> traces.Prober:
         """Draws probes of `rest`; to make H - G, the slopes s_n = ∂loss/∂z_n are held fixed in Σ ⟨s_n, z_n⟩."""
         fixed = slope(self.loss) if self.splits else None
-        tensors, seed = self.has_curvature, self.shared.seed
-        return traces.Prober(self.problem, self.rest, fixed, tensors=tensors, seed=seed, pieces=self.pieces)
+        hessian = None
+        if self.problem.from_gradients:
+            hessian = GradientDifferences(self.problem, self.loss, fixed=self.splits)
+            hessian.at_home(normal(self.problem.size, self.shared.seed, 0).sign())
+        plan: dict[str, Any] = {"tensors": self.has_curvature, "seed": self.shared.seed, "hessian": hessian}
+        plan["pieces"] = self.pieces
+        return traces.Prober(self.problem, self.rest, fixed, **plan)
 
     @cached_property
     def diagonals(self) -> Diagonals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -22,12 +23,12 @@ from calibcli.core.python_errors import in_python
 from calibcli.core.result import Estimate, Result
 from calibcli.networks import device as devices
 from calibcli.networks import inference
-from calibcli.networks.curvature import check_arguments, measured, opened, posed
-from calibcli.networks.curvature.differences import gauss_newton
+from calibcli.networks.curvature import check_arguments, measured, opened, posed, sharded
+from calibcli.networks.curvature.differences import GradientDifferences, gauss_newton
 from calibcli.networks.curvature.loss import LogitLoss, independent, name
 from calibcli.networks.curvature.memory_plan import Memory
 from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
-from calibcli.networks.curvature.problem import CurvatureProblem, second_order
+from calibcli.networks.curvature.problem import CurvatureProblem, Products, second_order
 from calibcli.networks.curvature.quantities import QUANTITIES, Bound
 from calibcli.networks.curvature.selftest import check
 from calibcli.networks.losses import final
@@ -59,6 +60,7 @@ class HessianRequest(
     matrix: Matrix = "hessian"
     params: str = "*"
     memory: Memory = "auto"
+    products: Products = "double"
     batch_size: int = 0
     tf32: bool = False
     level: float = 0.95
@@ -107,12 +109,16 @@ class CurvatureOperator:
         self._problem, self._loss = problem, loss
         self._run: dict[str, Any] = {"seed": seed, "level": level, "progress": progress}
         self._unplanned = problem.plan
-        device, model = problem.device, problem.model
-        with devices.process_group(device), second_order(device, model), problem.memory_errors():
+        device, as_wanted = problem.device, self._as_wanted
+        with devices.process_group(device), as_wanted(), problem.memory_errors():
             test = check(problem, loss, by_group=False, first_order=matrix == "ggn")
             self.notes += test.notes
             self._double = test.double
             independent(problem)
+
+    def _as_wanted(self) -> AbstractContextManager[None]:
+        """The state of torch for products."""
+        return second_order(self._problem.device, self._problem.model, self._problem.from_gradients)
 
     def __repr__(self) -> str:
         matrix, where = f"{self.matrix} of {name(self._loss)}", f"{str(self.dtype)[6:]}, {self.device}"
@@ -225,8 +231,7 @@ class CurvatureOperator:
             raise InputError("v holds numbers that are not finite", "look for NaN and inf where v is computed")
         # a vector with strides goes another way through BLAS, which may round differently
         columns = [column.contiguous() for column in ([v] if v.ndim == 1 else v.unbind(1))]
-        problem = self._problem
-        with devices.process_group(self.device), second_order(self.device, problem.model), problem.memory_errors():
+        with devices.process_group(self.device), self._as_wanted(), self._problem.memory_errors():
             products = [product.to(self.dtype) for product in self._derivative.products(columns)]
         if v.ndim == 1:
             return products[0]
@@ -272,6 +277,8 @@ class CurvatureOperator:
     def _derivative(self) -> SecondDerivative:
         if self.matrix == "ggn":
             return gauss_newton(self._problem, self._loss, self._double, differences=False)
+        if self._problem.from_gradients:
+            return GradientDifferences(self._problem, self._loss, self._double)
         return SecondDerivative(self._problem, hessian_scalar(self._loss))
 
     def drop(self) -> None:
@@ -394,6 +401,7 @@ def hessian(request: HessianRequest) -> CurvatureOperator:
             logits and the Hessian A_n of its loss in them (Schraudolph 2002), for cross-entropy the Fisher matrix.
         params: parameters that count, as globs separated by commas; frozen ones never do.
         memory, batch_size: time and memory, not results.  tf32: TF32 for products, on a CUDA device.
+        products: `double` backward; or differences of `gradients`, as for `curvature`.
         kind, arch, arch_file, trust, and mean to split_seed: as for `curvature`.
         device: auto, cpu, cuda or cuda:N; under torchrun the processes share the rows, once they are joined by
             `torch.distributed.init_process_group`.  dtype: float32 or float64, of the vectors too.
@@ -405,7 +413,7 @@ def hessian(request: HessianRequest) -> CurvatureOperator:
     Raises:
         InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: an unknown keyword.
     """
-    check_arguments((), request.memory, request.level, request.batch_size, request.seed, request.kind)
+    check_arguments((), request.memory, request.level, request.batch_size, request.seed, request.kind, request.products)
     if request.matrix not in get_args(Matrix):
         raise UsageError(f"unknown matrix '{request.matrix}'", f"choose from: {', '.join(get_args(Matrix))}")
     if devices.world() > 1 and not torch.distributed.is_initialized():  # one for each product hangs
@@ -415,9 +423,13 @@ def hessian(request: HessianRequest) -> CurvatureOperator:
     loss = final(request.loss)
     rows = {field.name: getattr(request, field.name) for field in dataclasses.fields(reading_options.DatasetOptions)}
     network: dict[str, Any] = {"arch": request.arch, "arch_file": request.arch_file, "trust": request.trust}
-    loaded, dataset = opened(request.model, request.data, kind=request.kind, **network, **rows)
+    once: dict[str, Any] = {"products": request.products, "device": where}
+    loaded, dataset = opened(request.model, request.data, kind=request.kind, **once, **network, **rows)
+    if sharded.units(loaded.model):
+        fix = "pass products='gradients' to calibcli.curvature"
+        raise InputError("a matrix holds a copy of its model, and of weights that are sharded there is none", fix)
     plan: dict[str, Any] = {"params": request.params, "batch_size": request.batch_size, "memory": request.memory}
-    plan |= {"device": where, "dtype": precision, "tf32": request.tf32}
+    plan |= {"device": where, "dtype": precision, "tf32": request.tf32, "products": request.products}
     problem, [placed] = posed(loaded.model, dataset, [loss], forward=inference.logits, **plan)
     run: dict[str, Any] = {"seed": request.seed, "level": request.level, "progress": request.progress}
     return CurvatureOperator(problem, placed, request.matrix, **run, notes=[*loaded.notes, *dataset.notes])

@@ -6,9 +6,10 @@ import contextlib
 import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from calibcli.core.errors import InputError, UsageError, nearest
 from calibcli.networks import device as devices
 from calibcli.networks.architectures.registry import logits
 from calibcli.networks.checkpoint import usable
+from calibcli.networks.curvature import sharded
 from calibcli.networks.curvature.memory_plan import Layout, Memory, MemoryPlan
 from calibcli.networks.device import free_bytes
 
@@ -98,15 +100,20 @@ def normal(size: int, seed: int, number: int) -> torch.Tensor:
 # A copy of the user's model that can be differentiated twice; what cannot is refused by name.
 
 
-def prepare_model(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+def prepare_model(model: nn.Module, device: torch.device, dtype: torch.dtype, gradients: bool = False) -> nn.Module:
     """Copy a model to the device in eval mode, its floats in `dtype`; complex buffers stay complex.
+
+    With `gradients` alone it need not have second derivatives. One that is sharded is not copied, see `sharded`.
 
     Raises:
         InputError: a model that `usable` refuses or that cannot be copied, complex parameters, or batch norm over the
             rows of a batch.
     """
-    usable.refuse(model, 2)
+    usable.refuse(model, 1 if gradients else 2, device, fully_sharded=gradients)
     model = getattr(model, "_orig_mod", model)  # torch.compile's products have no second derivative
+    if sharded.units(model):
+        sharded.check(model, device, dtype)
+        return model
     try:
         prepared = copied(model).to(device)
         prepared._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
@@ -188,14 +195,15 @@ class WrittenOut(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def second_order(device: torch.device, model: nn.Module | None = None) -> Iterator[None]:
+def second_order(device: torch.device, model: nn.Module | None = None, gradients: bool = False) -> Iterator[None]:
     """Switch gradients on, and fused attention, autocast, TF32 and compiled parts off; restore all afterwards.
 
     The random state is restored too.
 
     Scaled-dot-product attention has a second derivative in its math backend only, `nn.MultiheadAttention` none in its
     fused inference path, and what `torch.compile` made none: it runs as it was written. cuDNN's kernels for recurrent
-    layers have none either: it is off where the model holds such layers.
+    layers have none either: it is off where the model holds such layers. With `gradients` alone fused attention stays,
+    and a model that is sharded comes in eval mode, with all processes at the same rows.
     """
     recurrent = model is not None and any(isinstance(m, nn.RNNBase) for m in model.modules())
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -207,7 +215,8 @@ def second_order(device: torch.device, model: nn.Module | None = None) -> Iterat
             torch.inference_mode(False),
             torch.enable_grad(),
             torch.autocast(device.type, enabled=False),
-            sdpa_kernel(SDPBackend.MATH),
+            contextlib.nullcontext() if gradients else sdpa_kernel(SDPBackend.MATH),
+            sharded.as_it_was(model),
             torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext(),
             devices.cudnn(enabled=False) if recurrent else contextlib.nullcontext(),
         ):
@@ -222,6 +231,8 @@ def second_order(device: torch.device, model: nn.Module | None = None) -> Iterat
 Forward = Callable[[Any, Inputs], torch.Tensor]
 Scalar = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (logits, labels) -> sum over the rows
 T = TypeVar("T")
+
+Products = Literal["double", "gradients"]
 
 PAIRS = 4  # arrays of rows times classes that a trace holds: logits, weights of pairs, their masses and chances
 TWIN_SHARE = 4  # a float64 copy may take one part in so many of the free memory
@@ -242,6 +253,7 @@ class CurvatureProblem:
         memory: `high` keeps the first-order graph of every micro-batch, `low` of none and takes small ones, `auto`
             keeps them when they fit in 40 % of what is free.
         tf32: products of the Krylov run in TF32.
+        products: `double` backward, or differences of `gradients`.
 
     Raises:
         InputError: no trainable parameters, or a model that is refused (`prepare_model`).
@@ -260,8 +272,11 @@ class CurvatureProblem:
         batch_size: int = 0,
         memory: Memory = "auto",
         tf32: bool = False,
+        products: Products = "double",
     ) -> None:
-        self.model = prepare_model(model, device, dtype)
+        self.from_gradients = products == "gradients"
+        self.model = prepare_model(model, device, dtype, self.from_gradients)
+        self.sharded = bool(sharded.units(self.model))
         self.source, self.device, self.dtype = source, device, dtype
         self._forward = forward
         self.tf32 = tf32
@@ -270,9 +285,13 @@ class CurvatureProblem:
         self.sizes = [t.numel() for t in self.tensors]
         self.size = sum(self.sizes)
         self.plan = MemoryPlan.first(len(source), device, memory, batch_size)
+        if self.sharded:  # rows are shared pass by pass
+            self.plan = replace(self.plan, layout=replace(self.plan.layout, rank=0, world=1))
         self.graph_bytes = 0  # of one row, once it is measured
         self.classes = 0
-        self.maps: bool | None = None  # whether `vmap` runs the model, once that is known
+        self.maps: bool | None = (
+            False if self.from_gradients else None
+        )  # whether `vmap` runs the model, once that is known
         self.beta, self.scales = 1.0, list[torch.Tensor]()  # see `view`
 
     def view(self, beta: float, scales: Sequence[torch.Tensor]) -> CurvatureProblem:
@@ -312,16 +331,19 @@ class CurvatureProblem:
         logits = self.forward(self.model if model is None else model, inputs)
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
-    def gradients(self, rows: range, scalar: Scalar, graph: bool = True) -> list[torch.Tensor]:
+    def gradients(self, rows: range | torch.Tensor, scalar: Scalar, graph: bool = True) -> list[torch.Tensor]:
         """Compute the gradient of `scalar` (a sum over these rows) in every selected tensor, itself differentiable.
 
         Raises:
             InputError: it depends on none of them.
         """
-        total = scalar(*self.logits(rows))
+        own, share = sharded.own(rows, self.model)
+        total = scalar(*self.logits(own))
         if not total.requires_grad:
             problem = f"the model's outputs have no gradient in '{self.names[0]}' or any other parameter that counts"
             raise InputError(problem, "leave no_grad() and detach() out of its forward pass, or pass other --params")
+        if self.sharded:
+            return sharded.gradients(share * total, self.tensors, self.model)
         return list(torch.autograd.grad(total, self.tensors, create_graph=graph, materialize_grads=True))
 
     @cached_property
@@ -502,5 +524,6 @@ def select(model: nn.Module, params: str) -> dict[str, torch.Tensor]:
         problem = f"--params '{params}' matches no parameter"
         raise UsageError(problem, f"names look like '{near or next(iter(trainable))}'")
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in chosen)
+        if not sharded.units(model):  # which is the user's own
+            parameter.requires_grad_(name in chosen)
     return chosen

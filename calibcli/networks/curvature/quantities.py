@@ -101,7 +101,7 @@ def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> tuple[Es
         if engine.shared.by_row or engine.nudged:
             x, layout = run.vector(ritz.coordinates[:, index]), engine.problem.layout
             which = f"Ritz vector {index} of {run.products}"
-            terms = None if engine.ggn_alone else engine.forms_along(x, which)
+            terms = None if engine.hessian.how or engine.ggn_alone else engine.forms_along(x, which)
             if terms is None or abs(float(terms.mean()) - certificate.value) > MISFIT * abs(certificate.value):
                 terms = traces.by_row(certificate.parts * layout.n, layout.group, layout.n)
             sampling, terms = over_rows(engine, certificate.sampling, terms, lambda other: other.forms_along(x, which))
@@ -336,6 +336,10 @@ class QuantityTraits(Traits):
     """It is a mean of terms of the rows, whose error over rows a study counts."""
     first_order: bool = False
     """It needs first derivatives of the model alone."""
+    from_gradients: bool = False
+    """It can be had where products are differences of gradients."""
+    sharded: bool = False
+    """It can be had of weights that are sharded over processes."""
     folds: bool = False
     """It folds a temperature into the last layer, which is looked for, or refused, before anything is measured."""
 
@@ -367,14 +371,20 @@ Measure = Callable[..., QuantityEstimates]
 
 
 def _and_after(
-    example: str, *, order: int, tier: Tier = "few", certifies: bool = False, relative: bool = False
+    example: str,
+    *,
+    order: int,
+    tier: Tier = "few",
+    certifies: bool = False,
+    relative: bool = False,
+    from_gradients: bool = True,
 ) -> Callable[[Measure], Measure]:
     """Put a quantity in the registry twice, as it is and after the network's own temperature, as a decorator.
 
     Args:
         example: what the second one is of the sample model.
         order, certifies: traits of both.  tier: of the first; the second is shown where it is asked for.
-        relative: whether its coordinates are relative changes of the parameters.
+        relative: whether its coordinates are relative changes of the parameters.  from_gradients: trait of the first.
     """
 
     def put(target: Measure) -> Measure:
@@ -409,7 +419,8 @@ def _and_after(
     >>> round(calibcli.curvature(model, None, "{name} after", device="cpu")["{name} after"].value, 2)
     {example}
     """
-        QUANTITIES.add(order=order, tier=tier, certifies=certifies, by_row=True)(plain)
+        here: dict[str, Any] = {"from_gradients": from_gradients, "sharded": from_gradients and not relative}
+        QUANTITIES.add(order=order, tier=tier, certifies=certifies, by_row=True, **here)(plain)
         later = QUANTITIES.add(
             f"{name} after", order=order, tier="asked", certifies=certifies, by_row=True, folds=not relative
         )
@@ -419,7 +430,7 @@ def _and_after(
     return put
 
 
-@QUANTITIES.add(order=0, first_order=True)
+@QUANTITIES.add(order=0, first_order=True, from_gradients=True, sharded=True)
 def grad_norm(engine: Engine) -> QuantityEstimates:
     """‖∇‖ of the mean loss.
 
@@ -441,7 +452,7 @@ def grad_norm(engine: Engine) -> QuantityEstimates:
     return QuantityEstimates([estimate], layers={"gradient norm": norms.double().cpu()})
 
 
-@QUANTITIES.add(order=1, tier="asked", first_order=True)
+@QUANTITIES.add(order=1, tier="asked", first_order=True, from_gradients=True)
 def trace_ggn(engine: Engine, *, precision: Precision | None = None, exact: bool = False) -> QuantityEstimates:
     """Tr(G) of the Gauss-Newton matrix, equal to the Fisher matrix for cross-entropy.
 
@@ -504,6 +515,7 @@ def trace(
     base = part.value if part else 0.0
     layout = engine.problem.layout
     elements = int(torch.tensor(engine.problem.sizes)[engine.has_curvature].sum())
+    elements = 1 << 62 if engine.problem.from_gradients else elements  # whose diagonal there is none of
     early = traces.pilot(layout.n)
     if exact or (probes is None and early >= elements):
         return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part, again)
@@ -600,7 +612,7 @@ def _trace_over_groups(
     return trace_estimate(engine, value, how, error, (sampling, min(layout.groups - 1, freedom(terms)))), terms
 
 
-@QUANTITIES.add(order=3, estimate="negative_fraction")
+@QUANTITIES.add(order=3, estimate="negative_fraction", from_gradients=True, sharded=True)
 def density(
     engine: Engine, *, steps: Steps = 40, probes: Probes = 1, sigma: Positive | None = None
 ) -> QuantityEstimates:
@@ -656,7 +668,7 @@ def lambda_max(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residua
     return _extreme(engine, -1, tol, bound)
 
 
-@QUANTITIES.add(order=5, certifies=True, tier="asked")
+@QUANTITIES.add(order=5, certifies=True, tier="asked", from_gradients=True, sharded=True)
 def top(engine: Engine, *, k: Steps = 5, tol: Precision = 1e-3, bound: Bound = "residual") -> QuantityEstimates:
     """The k largest eigenvalues of H, each with its own residual (see lambda_max). Equal ones may count once.
 
@@ -684,7 +696,7 @@ def _largest(engine: Engine, k: int, tol: float, bound: Bound) -> QuantityEstima
     return QuantityEstimates(estimates, plots=[eigenvalues(estimates, " of G" if engine.ggn_alone else "")])
 
 
-@QUANTITIES.add(order=6, certifies=True)
+@QUANTITIES.add(order=6, certifies=True, from_gradients=True, sharded=True)
 def lambda_min(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residual") -> QuantityEstimates:
     """Smallest (most negative) eigenvalue of H by Lanczos (see lambda_max).
 
@@ -714,7 +726,7 @@ def _extreme(engine: Engine, index: int, tol: float, bound: Bound) -> QuantityEs
 By = Literal["auto", "differences"]
 
 
-@QUANTITIES.add(order=9, certifies=True, tier="asked", first_order=True)
+@QUANTITIES.add(order=9, certifies=True, tier="asked", first_order=True, from_gradients=True)
 def lambda_max_ggn(
     engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residual", by: By = "auto"
 ) -> QuantityEstimates:
@@ -731,7 +743,7 @@ def lambda_max_ggn(
     return _extreme(engine.gauss_newton(by == "differences"), -1, tol, bound)
 
 
-@QUANTITIES.add(order=10, certifies=True, tier="asked", first_order=True)
+@QUANTITIES.add(order=10, certifies=True, tier="asked", first_order=True, from_gradients=True)
 def top_ggn(
     engine: Engine, *, k: Steps = 5, tol: Precision = 1e-3, bound: Bound = "residual", by: By = "auto"
 ) -> QuantityEstimates:
@@ -745,7 +757,7 @@ def top_ggn(
     return _largest(engine.gauss_newton(by == "differences"), k, tol, bound)
 
 
-@_and_after("3.63", order=7, tier="asked", relative=True)
+@_and_after("3.63", order=7, tier="asked", relative=True, from_gradients=False)
 def fisher_rao(engine: Engine) -> QuantityEstimates:
     """θᵀGθ, the Fisher-Rao norm of the weights: the mean over rows of the variance of (Jθ)_c, c drawn from p.
 

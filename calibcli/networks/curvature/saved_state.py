@@ -32,6 +32,7 @@ from calibcli.core.errors import CalibError, InputError, UsageError, refusing
 from calibcli.core.files import alone, atomic
 from calibcli.core.options import Range
 from calibcli.networks import device as devices
+from calibcli.networks.curvature import sharded
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.problem import CurvatureProblem
 from calibcli.networks.dataset import Dataset
@@ -79,7 +80,7 @@ class Pieces:
         carried: Sequence[str] = getattr(carrier, "CARRIED", ())
         if (known := self.recall(name)) is not None:
             for attribute, number in zip(carried, known.pop().tolist() if carried else ()):
-                setattr(carrier, attribute, number)
+                setattr(carrier, attribute, type(getattr(carrier, attribute))(number))  # some are whole
             return known
         found = list(work())
         numbers = [torch.tensor([getattr(carrier, a) for a in carried], dtype=torch.float64)] if carried else []
@@ -333,7 +334,7 @@ class State:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    return memoryview(sharded.local(tensor).detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def _first_line(error: Exception) -> str:

@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from calibcli.core.errors import InputError
 from calibcli.core.memory import trim
 from calibcli.networks import device as devices
-from calibcli.networks.curvature.differences import Differences
+from calibcli.networks.curvature import sharded
+from calibcli.networks.curvature.differences import Differences, GradientDifferences
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.memory_plan import counted_graph
 from calibcli.networks.curvature.operator import hessian_scalar
@@ -78,7 +80,7 @@ def check(problem: CurvatureProblem, loss: LogitLoss, by_group: bool = True, fir
     result = problem.guard(lambda: _check(problem, loss, first_order))
     trim()
     problem.choose_plan(by_group)
-    if not result.double:
+    if not result.double or problem.from_gradients:
         problem.plan = replace(problem.plan, keep=False)  # differences keep none
     return result
 
@@ -88,7 +90,11 @@ def _check(problem: CurvatureProblem, loss: LogitLoss, first_order: bool) -> Sel
     logits = _outputs(problem, result)
     _labels(problem, logits.shape[1])
     try:
-        _second_order(problem, loss, logits, result)
+        if problem.sharded:
+            _sharded(problem, loss, logits, result)
+        else:
+            with sdpa_kernel(SDPBackend.MATH):
+                _second_order(problem, loss, logits, result)
     except NoSecondDerivative as error:
         result.double, result.difference = False, None
         try:
@@ -97,13 +103,45 @@ def _check(problem: CurvatureProblem, loss: LogitLoss, first_order: bool) -> Sel
             if devices.is_out_of_memory(other):
                 raise
             raise (other if first_order and isinstance(other, InputError) else error) from None
+        if problem.from_gradients:
+            return result
         if not first_order:
-            error.fix = f"ask for what needs none: -w lambda_max_ggn, or hessian(..., matrix='ggn'); or {error.fix}"
+            error.fix = (
+                "ask for what needs none: -w lambda_max_ggn, or hessian(..., matrix='ggn'); or pass"
+                f" --products gradients; or {error.fix}"
+            )
             raise
         result.notes.append(f"{error.problem}: what is asked for takes first derivatives alone")
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
         result.notes.append("BatchNorm uses its running statistics (eval mode)")
     return result
+
+
+def _sharded(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tensor, result: SelfTest) -> None:
+    """Compare the gradient, which processes put together, with a difference of the loss; also guess the graph's size.
+
+    Raises:
+        InputError: the two disagree, or outputs change from call to call.
+    """
+    rows, scalar, operator = _rows(problem), hessian_scalar(loss), GradientDifferences(problem, loss)
+    result.double, result.difference = False, None
+    with torch.no_grad(), sharded.output_bytes(problem.model) as sizes:
+        again = problem.logits(rows)[0]
+    (problem.graph_bytes,) = devices.all_least(problem.device, 4 * sum(sizes) // len(rows))
+    if not torch.allclose(logits, again, rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
+        raise InputError("the model's outputs change from call to call", "switch off dropout and noise in eval mode")
+    gradient = problem.gradients(rows, scalar)
+    length, step = _norm(gradient), FIRST[0] ** 0.5 * operator.length
+    if length == 0:
+        return
+    losses = []
+    for by in (step, -step):
+        with operator.moved([g / length for g in gradient], by), torch.no_grad():
+            losses.append(float(scalar(*problem.logits(rows)).double()))
+    off = abs((losses[0] - losses[1]) / (2 * step) / length - 1)
+    if off > WRONG:
+        fix = "leave the factors of reductions as fully_shard sets them, and gradients unscaled"
+        raise InputError(f"the sharded gradient disagrees with a difference of the loss (by {off:.2g} of it)", fix)
 
 
 def _first_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tensor) -> float:
@@ -232,7 +270,8 @@ def _outputs(problem: CurvatureProblem, result: SelfTest) -> torch.Tensor:
             logits, _ = problem.logits(rows)
     except RuntimeError as error:
         raise devices.of_dtype(error, problem.dtype) or error from None
-    if watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules()):
+    attends = watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules())
+    if attends and not problem.from_gradients:
         result.notes.append("attention runs in its math form: the fused kernels have no second derivative")
     if logits.ndim != 2 or len(logits) != len(rows):
         raise InputError(

@@ -15,12 +15,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
 from calibcli.core.statistics import bisect, normal_quantile, student_quantile
 from calibcli.networks import device as devices
+from calibcli.networks.curvature.differences import GradientDifferences
 from calibcli.networks.curvature.memory_plan import Layout, power_of_two
 from calibcli.networks.curvature.operator import fold, mapped, maps, vectors_at_once
 from calibcli.networks.curvature.per_row_gradients import UNMAPPED
@@ -88,6 +90,7 @@ class Prober:
         slope: (logits, labels) -> s (n, K), where the scalar is Σ ⟨s, logits⟩ with s held fixed; else None.
         tensors: (tensors,) bool, which parameter tensors are probed; the others' signs are 0.
         seed: of the signs, which are a function of (seed, first row of the cell, probe number).
+        hessian: makes the products, where reverse over reverse does not.
         pieces: sums over probes that are known from a saved state.
     """
 
@@ -99,10 +102,11 @@ class Prober:
         *,
         tensors: torch.Tensor,
         seed: int,
+        hessian: GradientDifferences | None = None,
         pieces: Pieces | None = None,
     ) -> None:
         self.problem, self.scalar, self.slope, self.seed = problem, scalar, slope, seed
-        self.pieces = pieces or Pieces()
+        self.hessian, self.pieces = hessian, pieces or Pieces()
         self.tensors: list[bool] = tensors.tolist()
 
     @cached_property
@@ -111,7 +115,7 @@ class Prober:
 
         It is decided on one or two rows, where they must agree with reverse over reverse.
         """
-        return self.slope is not None and self.problem.guard(self._agrees)
+        return self.slope is not None and self.hessian is None and self.problem.guard(self._agrees)
 
     def whole(self, each: float, cell: int) -> bool:
         """Whether whole products are made for `each` probes of a cell: carrying derivatives takes Python longer."""
@@ -205,13 +209,14 @@ class Prober:
         return problem.pieces(signs(problem.size, self.seed, row, numbers).to(problem.device).to(problem.dtype))
 
     def _whole(self, rows: range, row: int, numbers: range) -> torch.Tensor:
-        """Compute the forms and each tensor's part, (1 + tensors, m), by reverse over reverse."""
-        gradients = self.problem.gradients(rows, self.scalar)
+        """Compute the forms and each tensor's part, (1 + tensors, m), by whole products."""
+        at: Any = self.hessian.at(rows) if self.hessian else self.problem.gradients(rows, self.scalar)
+        multiply = self.hessian.times if self.hessian else self.problem.product
         forms = []
         for i in numbers:
             drawn = zip(self._directions(row, range(i, i + 1)), self.tensors)
             v = [d[0] if on else torch.zeros_like(d[0]) for d, on in drawn]
-            products = self.problem.product(gradients, v)
+            products = multiply(at, v)
             forms.append(torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in zip(v, products)]))
         parts = torch.stack(forms, 1).double().cpu()
         return torch.cat([parts.sum(0)[None], parts])

@@ -17,6 +17,7 @@ from calibcli.scores.files.arrays import EncodedPictures, FileContents, Memory, 
 from calibcli.scores.files.roles import CLASSES, IDS, INPUTS, LABELS, PAIRS, SPLITS, TABLE_LABELS, TEXTS, TOKENS
 from calibcli.scores.files.text_tables import floats_of_text
 from calibcli.scores.predictions import Named
+from calibcli.scores.reading_options import IGNORED
 
 WORDS = "UST"
 """Kinds of dtypes that hold texts: of fixed length, of bytes, and of any length."""
@@ -45,13 +46,24 @@ class DatasetArrays:
 
 @dataclass(frozen=True)
 class ArrayRequest:
-    """A request for the arrays of a source: its name, split, names of inputs and labels, and the sha256 of its file."""
+    """A request for the arrays of a source: its name, split, names of inputs and labels, and the sha256 of its file.
+
+    `next_token`: the labels of a language model are its tokens, where there are no others.
+    """
 
     source: str
     split: str = ""
     inputs: str | None = None
     labels: str | None = None
     sha256: str = ""
+    next_token: bool = False
+
+
+def _label(arrays: Mapping[str, Named], names: Sequence[str], request: ArrayRequest) -> str:
+    """Return the name of the labels; "" where there are none and the tokens are their own."""
+    if request.next_token and not request.labels and not _candidates(arrays, names, request.split):
+        return ""
+    return request.labels or _one(arrays, names, request, "labels")
 
 
 def pick(arrays: Mapping[str, Named], request: ArrayRequest) -> DatasetArrays:
@@ -61,21 +73,24 @@ def pick(arrays: Mapping[str, Named], request: ArrayRequest) -> DatasetArrays:
         InputError: no candidate, or several.
     """
     inputs, integral = _inputs(arrays, request)
-    label = request.labels or _one(arrays, LABELS.names, request, "labels")
+    label = _label(arrays, LABELS.names, request)
     ids = _candidates(arrays, IDS.all, request.split)
     classes = _candidates(arrays, CLASSES.names, request.split) or _candidates(arrays, CLASSES.names, "")
     names = _all(arrays[classes[0]]) if classes else None
     row_ids = _all(arrays[ids[0]]) if ids else None
     named = [str(n) for n in names] if names is not None and names.ndim == 1 else None
-    labels = _all(_named(arrays, label, request))
+    rows = next(iter(inputs.values())).shape[:1]
+    labels = _all(_named(arrays, label, request)) if label else np.zeros(rows, np.int64)
     return DatasetArrays(inputs, labels, request.sha256, row_ids, named, integral=integral)
 
 
 def _beside(contents: FileContents, request: ArrayRequest, ids: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Return the names of the columns with labels and ids of a table, and the fields of `DatasetArrays` from them."""
-    label = request.labels or _one(contents.arrays, TABLE_LABELS, request, "labels")
+    label = _label(contents.arrays, TABLE_LABELS, request)
     reserved = [label, *[name for name in _candidates(contents.arrays, ids, "") if name != label][:1]]
-    fields: dict[str, Any] = {"labels": _all(_named(contents.arrays, label, request)), "sha256": request.sha256}
+    rows = next(iter(contents.arrays.values())).shape[:1]
+    labels = _all(_named(contents.arrays, label, request)) if label else np.zeros(rows, np.int64)
+    fields: dict[str, Any] = {"labels": labels, "sha256": request.sha256}
     fields["ids"] = _all(contents.arrays[reserved[1]]).astype(str) if reserved[1:] else None
     fields["classes"] = list(contents.classes[label]) if label in contents.classes else None
     return reserved, fields
@@ -133,7 +148,7 @@ def pick_texts(contents: FileContents, request: ArrayRequest) -> DatasetArrays |
     if len(chosen) > 2:
         raise InputError(f"{request.source}: {', '.join(chosen[:6])} are texts", fix)
     columns = {name: Memory(_all(arrays[name]).astype(object)) for name in chosen}
-    notes = [f"text in {' and '.join(map(repr, chosen))}, labels in '{reserved[0]}'"]
+    notes = [f"text in {' and '.join(map(repr, chosen))}" + f", labels in '{reserved[0]}'" * bool(reserved[0])]
     empty = sum(not str(text).strip() for text in columns[chosen[0]].array)
     notes += [f"{empty:,} of the texts are empty"] * bool(empty)
     return DatasetArrays(inputs=columns, notes=notes, **stored)
@@ -147,6 +162,35 @@ def _texts(arrays: Mapping[str, Named], texts: list[str], split: str) -> list[st
             return [one[0] for one in columns]
     recognised = [name for name in _candidates(arrays, TEXTS.names, split) if name in texts]
     return recognised[:1] or texts
+
+
+def of_positions(stored: DatasetArrays, source: str, ignored: int | None) -> NDArray[np.int64] | None:
+    """Return labels of positions, (N, T) or (N, H, W), with IGNORED for those that are not counted; None where each row
+    has one label, also as one-hot rows.
+
+    Raises:
+        InputError: they are not whole numbers, negative ones are left, or none is counted.
+    """
+    labels, first = stored.labels, next(iter(stored.inputs.values()))
+    if labels.ndim == 4 and labels.shape[1] == 1:
+        labels = labels[:, 0]  # (N, 1, H, W) -> (N, H, W)
+    if labels.ndim < 2 or labels.ndim > 3 or labels.dtype.kind not in "iufb":
+        return None
+    if labels.ndim == 2:
+        if labels.shape != tuple(first.shape[:2]) or labels.shape[1] < 2:
+            return None
+        if first.dtype.kind == "f" and len(first.shape) == 2 and bool((labels.sum(1) == 1).all()):
+            return None  # one-hot rows beside as many features
+    numbers = labels.astype(np.int64)
+    if not np.array_equal(numbers, labels):
+        raise InputError(f"{source}: labels of positions are not whole numbers", "number the classes 0 to K-1")
+    if ignored is not None:
+        numbers[numbers == ignored] = IGNORED
+    wrong = np.argwhere((numbers < 0) & (numbers != IGNORED))
+    if len(wrong):
+        value = int(numbers[tuple(wrong[0])])
+        raise InputError(f"{source}: label {value} in row {wrong[0][0]} is no class", f"--ignore-label {value}")
+    return numbers
 
 
 def to_labels(stored: DatasetArrays, source: str) -> tuple[NDArray[np.int64], list[str] | None, list[str]]:

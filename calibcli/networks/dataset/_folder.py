@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import re
 import warnings
 import zipfile
 import zlib
@@ -24,6 +25,7 @@ from calibcli.scores.files.roles import SPLITS
 PIXELS = 178_956_970  # of one picture at most: twice the number at which Pillow warns
 SPLIT_NAMES = {name for names in SPLITS.values() for name in names}
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
+PILLOW = re.compile(r"PIL\b")  # modules whose warnings about a picture are not shown
 DEEP = ("I", "F")  # also `I;16`: modes with more than 8 bits per channel, which Pillow would clip at 255
 
 
@@ -96,9 +98,10 @@ def opened(path: Place) -> Iterator[Any]:
     with refusing(ImportError, f"{path} is a picture, and Pillow is not installed", "pip install pillow"):
         from PIL import Image
     errors = (OSError, ValueError, SyntaxError, EOFError, zipfile.BadZipFile, zlib.error, Image.DecompressionBombError)
+    if not any(one[3] == PILLOW for one in warnings.filters):  # of the process: pictures are decoded in threads too
+        warnings.filterwarnings("ignore", module=PILLOW.pattern)
     with (
         refusing(errors, lambda error: f"{path} cannot be read as a picture ({error})", "replace or remove it"),
-        warnings.catch_warnings(action="ignore"),
         path.open("rb") as file,
         Image.open(file) as picture,
     ):

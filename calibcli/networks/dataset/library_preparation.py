@@ -65,11 +65,13 @@ class Preparation:
         pictures, texts: functions that load the parts, or None.
         of_weights: the preparation belongs to published weights, which the model may not have: a mean or std of the
             user replaces it.
+        next_token: the model predicts the next token, which is the label where there is no other.
     """
 
     pictures: Callable[[], PicturePreparation] | None = None
     texts: Callable[[], TextPreparation] | None = None
     of_weights: bool = False
+    next_token: bool = False
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from calibcli.networks.dataset import library_preparation as library_rows
 from calibcli.networks.dataset._arrays import (
     ArrayRequest,
     DatasetArrays,
+    of_positions,
     pick,
     pick_columns,
     pick_texts,
@@ -39,7 +40,7 @@ from calibcli.scores.files.locations import PARTS, STATE
 from calibcli.scores.files.roles import SPLITS
 from calibcli.scores.files.source import Source, fingerprint
 from calibcli.scores.predictions import Named
-from calibcli.scores.reading_options import DatasetOptions
+from calibcli.scores.reading_options import IGNORED, DatasetOptions
 
 # Folders of tables: those that Hugging Face's `save_to_disk` writes, and parquet files of a data set of its hub.
 
@@ -190,6 +191,8 @@ def load(
     channels: int = 0,
     embeds: bool = False,
     trust: bool = False,
+    positions: bool = False,
+    ignore_label: int | None = None,
     **options: Any,
 ) -> Dataset:
     """Load a data set.
@@ -203,6 +206,8 @@ def load(
         channels: of the images that the model takes, 0 if unknown.
         embeds: whether the model embeds its inputs, which then stay integers.
         trust: allow `.pt` files that hold pickled objects.
+        positions: whether labels of every position, (N, T) or (N, H, W), are taken.  ignore_label: of those that are
+            not counted, beside -100.
         options: fields of `DatasetOptions`.  mean, std: per channel; a list of numbers is allowed too.
         layout: `NHWC`, `NCHW` or `flat`.  size, resize, crop, interpolation: of images, see `rows.sized`.
         inputs: name of the array with the inputs; several, separated by commas, are passed to the model by name. For a
@@ -219,14 +224,26 @@ def load(
     if name is MEMORY:
         stored = source if isinstance(source, Dataset) else read(source, name, chosen)
     else:
-        stored = _read(name, chosen, trust, preparation.texts is not None)
+        stored = _read(name, chosen, trust, preparation.texts is not None, positions and preparation.next_token)
     if isinstance(stored, Dataset):
         return _subset(stored, chosen)
-    y, classes, notes = to_labels(stored, name)
+    own = positions and preparation.next_token and stored.labels.ndim == 1  # the tokens are the labels
+    of_each = of_positions(stored, name, ignore_label) if positions and not own else None
+    notes: list[str] = []
+    if own or of_each is not None:
+        y, classes = np.zeros(len(stored.labels), np.int64) if of_each is None else of_each, stored.classes
+    elif stored.labels.ndim > 1 and of_positions(stored, name, ignore_label) is not None:
+        problem = f"{name}: labels have shape {stored.labels.shape}, one for each position of a row"
+        raise InputError(problem, "calib logits writes the logits of positions; here a row has one class")
+    else:
+        y, classes, notes = to_labels(stored, name)
     if preparation.texts is not None and all(type(a) is Memory and a.dtype.kind == "O" for a in stored.inputs.values()):
         stored, by_tokenizer = _tokens(stored, preparation.texts(), name)
     else:
         stored, by_tokenizer = _encoded(stored, name, channels), {}
+    if own:
+        y = _next_tokens(stored.inputs, name)
+        classes, notes = None, ["labels are the tokens themselves"]
     _check(stored, y, name)
     prepared, applied, by_library, remarks = _applied(stored.inputs, preprocess, preparation, chosen, name)
     data = Dataset(
@@ -278,7 +295,7 @@ def _check(stored: DatasetArrays, labels: NDArray[np.int64], name: str) -> None:
         InputError: they are not.
     """
     for key, values in stored.inputs.items():
-        if values.shape[:1] != labels.shape:
+        if values.shape[:1] != labels.shape[:1]:
             rows = values.shape[0] if values.shape else 0
             problem = f"{name}: {rows} rows of {key or 'inputs'}, {len(labels)} labels"
             raise InputError(problem, "give every row one label")
@@ -286,6 +303,19 @@ def _check(stored: DatasetArrays, labels: NDArray[np.int64], name: str) -> None:
             raise InputError(f"{name}: inputs have shape {values.shape}", "pass rows of features or images")
         if values.dtype.kind not in "fuib":
             raise InputError(f"{name}: {key or 'inputs'} are {values.dtype}, not numbers", "pass an array of numbers")
+
+
+def _next_tokens(inputs: Mapping[str, Named], name: str) -> NDArray[np.int64]:
+    """Return the tokens (N, T) as labels, IGNORED where the attention mask hides them.
+
+    Raises:
+        InputError: there are none.
+    """
+    tokens = inputs.get("input_ids", inputs.get(""))
+    if tokens is None or len(tokens.shape) != 2 or tokens.dtype.kind not in "iu":
+        raise InputError(f"{name} has no tokens (N, T) and no texts", "call the array of tokens input_ids")
+    labels, mask = read_all(tokens).astype(np.int64), inputs.get("attention_mask")
+    return labels if mask is None else np.where(read_all(mask) != 0, labels, IGNORED)
 
 
 def _tokens(stored: DatasetArrays, tokenizer: TextPreparation, name: str) -> tuple[DatasetArrays, dict[str, Any]]:
@@ -331,7 +361,7 @@ def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> M
     return {**inputs, name: smaller}
 
 
-def _read(name: str, options: DatasetOptions, trust: bool, texts: bool) -> DatasetArrays | Dataset:
+def _read(name: str, options: DatasetOptions, trust: bool, texts: bool, next_token: bool) -> DatasetArrays | Dataset:
     path, split = split_part(name)
     if os.path.lexists(path):
         reading(path, pipes=True)
@@ -344,7 +374,7 @@ def _read(name: str, options: DatasetOptions, trust: bool, texts: bool) -> Datas
     if os.path.isdir(path):
         tables = of(path, split)
         if tables:
-            asked = ArrayRequest("", "", options.inputs, options.labels)
+            asked = ArrayRequest("", "", options.inputs, options.labels, next_token=next_token)
             parts = [_of_file(file, replace(asked, source=str(file)), trust, texts) for file in tables]
             return _of_tables(parts, tables)
         if options.labels:
@@ -356,7 +386,8 @@ def _read(name: str, options: DatasetOptions, trust: bool, texts: bool) -> Datas
         with refusing(FAILURES, lambda e: f"{name} failed ({type(e).__name__}: {e})", "correct the function"):
             value = from_module(*name.split(":"))()
         return value if isinstance(value, Dataset) else read(value, name, options)
-    return _of_file(path, ArrayRequest(name, split, options.inputs, options.labels), trust, texts)
+    request = ArrayRequest(name, split, options.inputs, options.labels, next_token=next_token)
+    return _of_file(path, request, trust, texts)
 
 
 def pictures(path: Path, split: str) -> DatasetArrays:

@@ -333,7 +333,8 @@ class Dataset:
 
     Attributes:
         inputs: stored arrays by name; one named "" is passed to the model by position, others by name.
-        labels: (N,) int64.  ids: (N,) strings or integers, or None.  classes: names, or None.
+        labels: (N,) int64, or of every position (N, T) or (N, H, W), IGNORED where one is not counted.
+        ids: (N,) strings or integers, or None.  classes: names, or None.
         preprocess: applied to the first input, unless it holds tokens.
         source: as the user named it.  sha256: of the file (for a folder, of its listing).
         notes: what was recognised, one sentence each.
@@ -358,6 +359,11 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def inside(self) -> tuple[int, ...]:
+        """Shape of the positions of a row that have labels of their own; () where a row has one label."""
+        return self.labels.shape[1:]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -412,15 +418,21 @@ class Dataset:
         return replace(self, labels=self.labels[index], rows=self.rows[index], ids=ids, notes=list(self.notes))
 
 
+def used_columns(inputs: Inputs) -> slice | None:
+    """Return the columns of tokens from the first to the last that is not masked in every row; None for all."""
+    mask = inputs.get("attention_mask") if isinstance(inputs, dict) else None
+    if mask is None or mask.ndim != 2:
+        return None
+    used = (mask != 0).any(0).nonzero()
+    return slice(int(used[0]), int(used[-1]) + 1) if len(used) else None
+
+
 def tight(inputs: Inputs) -> Inputs:
     """Drop the columns of tokens, at either end, that are masked in every row: they do not affect the model."""
-    mask = inputs.get("attention_mask") if isinstance(inputs, dict) else None
-    if isinstance(inputs, Tensor) or mask is None or mask.ndim != 2:
+    columns = used_columns(inputs)
+    if columns is None or isinstance(inputs, Tensor):
         return inputs
-    used = (mask != 0).any(0).nonzero()
-    if not len(used):
-        return inputs
-    columns = slice(int(used[0]), int(used[-1]) + 1)
+    mask = inputs["attention_mask"]
     return {name: t[:, columns] if t.shape == mask.shape else t for name, t in inputs.items()}
 
 
@@ -436,7 +448,7 @@ def in_order(data: Dataset, classes: Sequence[str] | None) -> Dataset:
     numbers = _numbers(data.classes or (), classes)
     if numbers is not None and numbers != list(range(len(numbers))):
         note = f"names of classes, such as '{(data.classes or [''])[-1]}', are their numbers"
-        labels = np.array(numbers, np.int64)[data.labels]
+        labels = _renumbered(data.labels, np.array(numbers, np.int64))
         return in_order(replace(data, labels=labels, classes=None, notes=[*data.notes, note]), classes)
     if numbers is not None:
         data = replace(data, classes=None)
@@ -457,7 +469,12 @@ def in_order(data: Dataset, classes: Sequence[str] | None) -> Dataset:
         raise InputError(problem, f"{fix}; name the classes so, or by their numbers")
     order = np.array([index[name] for name in data.classes], np.int64)
     note = "classes were reordered by name, as in the checkpoint"
-    return replace(data, labels=order[data.labels], classes=list(classes), notes=[*data.notes, note])
+    return replace(data, labels=_renumbered(data.labels, order), classes=list(classes), notes=[*data.notes, note])
+
+
+def _renumbered(labels: Index, order: Index) -> Index:
+    """Return the new numbers of classes, `order[label]`; positions that are not counted keep theirs, below 0."""
+    return np.where(labels < 0, labels, order[np.maximum(labels, 0)])
 
 
 def _numbers(names: Sequence[str], classes: Sequence[str] | None) -> list[int] | None:
