@@ -190,6 +190,15 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
         quick(tmp_path / "other")
 
 
+def test_no_input_is_taken_for_pieces(tmp_path: Path) -> None:
+    folder = Path(__file__).parent.parent / "sample_data"
+    sample, rows = (folder / "model.pt").read_bytes(), folder / "digits.npz"
+    (tmp_path / "pieces.bin").write_bytes(sample)
+    with pytest.raises(UsageError, match="holds 'pieces"):
+        calibcli.curvature(tmp_path / "pieces.bin", f"{rows}#test", "grad_norm", device="cpu", save_state=tmp_path)
+    assert (tmp_path / "pieces.bin").read_bytes() == sample
+
+
 @pytest.mark.parametrize("damage", ["json", "cut", "text", "gone", "type"])
 def test_a_damaged_state_is_refused(damage: str, tmp_path: Path) -> None:
     quick(tmp_path)

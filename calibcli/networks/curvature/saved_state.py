@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from calibcli import __version__
 from calibcli.core import validation
 from calibcli.core.errors import CalibError, InputError, UsageError, refusing
-from calibcli.core.files import alone, atomic
+from calibcli.core.files import alone, atomic, refuse_input
 from calibcli.core.options import Range
 from calibcli.networks import device as devices
 from calibcli.networks.curvature import sharded
@@ -170,6 +170,7 @@ class State:
         try:
             with alone(self.folder / LOCK, "--save-state"):
                 self._read()
+                refuse_input(self.folder / PIECES)
                 torch.set_num_threads(self.threads)
                 self._write()
                 with open(self.folder / PIECES, "r+b" if self.size else "w+b", buffering=0) as self.file:
@@ -178,7 +179,7 @@ class State:
                     finally:
                         self.save()
                         if not self.size:  # nothing was done: other options may be tried
-                            for path in (self.folder / FILE, self.folder / PIECES):
+                            for path in (self.folder / PIECES, self.folder / FILE):
                                 path.unlink(missing_ok=True)
         finally:
             torch.set_num_threads(threads)
@@ -273,7 +274,7 @@ class State:
             self.failed = True
 
     def _read(self) -> None:
-        path, ours = self.folder / FILE, {FILE, PIECES, LOCK}
+        path, ours = self.folder / FILE, {LOCK}  # pieces come after it
         if not path.exists():
             foreign = [
                 p.name for p in self.folder.iterdir() if p.name not in ours and not p.name.startswith(f".{FILE}")
