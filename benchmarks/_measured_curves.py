@@ -281,3 +281,29 @@ for _of in PUBLISHED:
     POWER[f"{_of}: c/x, nothing off, noise x 0.3"] = Curved(_of, inverse, noise=0.3)
 for _of, _arms in itertools.product(PUBLISHED, (9, 15)):  # no polynomial, though no cause is off it
     POWER[f"{_of}: a sharp bend, {_arms} arms"] = Curved(_of, hinged, _arms, turned=False)
+# Further truths of the same kinds, after the others, as the place of a family seeds it
+for _of in PUBLISHED:
+    POWER[f"{_of}: a sharp bend, 10 arms"] = Curved(_of, hinged, 10, turned=False)
+    _more = {**SMOOTH, "step of 1 SE": step(1)}
+    for _arms, _name in itertools.product((10, 12, 20), _more):
+        FAMILIES.setdefault(f"{_of}: {_name}, {_arms} arms", Curved(_of, _more[_name], _arms))
+    for _rows, _name in itertools.product((0.0, 0.5, 0.9), ("c/x", "U", "flat", "step of 1 SE")):
+        FAMILIES[f"{_of}: {_name}, rows {_rows:g}".replace(" 0.", " .")] = Curved(_of, _more[_name], rows=_rows)
+    for _rows, _arms in itertools.product((0.0, 0.9), (9, 20)):
+        FAMILIES[f"{_of}: saturating, {_arms} arms, rows {_rows:g}".replace(" 0.", " .")] = Curved(
+            _of, saturating, _arms, rows=_rows
+        )
+    for _name in ("saturating", "U", "step of 1 SE"):
+        FAMILIES[f"{_of}: {_name}, moments"] = Curved(_of, _more[_name], moments=True)
+    for _cause, _share, _arms, _rows in (
+        ("gamma", MARGIN, 15, 0.8),
+        ("smoothing", -MARGIN, 15, 0.8),
+        ("gamma", MARGIN, 9, 0.8),
+        ("smoothing", MARGIN, 20, 0.8),
+        ("smoothing", MARGIN, 15, 0.0),
+        ("smoothing", MARGIN, 15, 0.9),
+    ):
+        _under = "below" if _share < 0 else "off"
+        FAMILIES[f"{_of}: {_cause} {_under} by the margin, {_arms} arms, rows {_rows:g}".replace(" 0.", " .")] = Curved(
+            _of, saturating, _arms, (_cause, 0.0), _share, holds=True, turned=False, rows=_rows, noise=0.3
+        )

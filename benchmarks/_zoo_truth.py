@@ -7,6 +7,8 @@ import copy
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from calibcli import CalibError, curvature
+from calibcli import CalibError, curvature, hessian, logits
 from calibcli.core.result import Result
 from calibcli.networks import inference
 from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
@@ -35,7 +37,8 @@ class Verdict:
     text: str = ""
     parameters: int = 0
     block: int = 0
-    product: dict[str, float] = field(default_factory=dict)  # relative errors
+    logits: dict[str, float] = field(default_factory=dict)  # relative errors, here and below
+    product: dict[str, float] = field(default_factory=dict)
     largest: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     rounded: bool = False  # a note says that products in float32 are
@@ -47,6 +50,10 @@ class Written(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.hardsigmoid:
             return (args[0] / 6 + 0.5).clamp(0, 1)
+        if func in (torch.logcumsumexp, Tensor.logcumsumexp):
+            x, steps = args[0].movedim(args[1], -1), torch.arange(args[0].shape[args[1]])
+            later = steps > steps[:, None]  # of each sum (..., steps, 1), the elements that are not in it
+            return x[..., None, :].masked_fill(later, -torch.inf).logsumexp(-1).movedim(-1, args[1])
         if func is torch._weight_norm:
             v, g, dim = args
             return g * v / v.square().sum([d for d in range(v.ndim) if d != dim], keepdim=True).sqrt()
@@ -75,7 +82,7 @@ class Truth:
         for name, p in known.items():
             p.requires_grad_(names is None or name in names)
         self.size = sum(t.numel() for t in self.tensors)
-        self.slope: Tensor | None = None
+        self.slope: list[Tensor] = []
 
     def logits(self, rows: slice = slice(None)) -> Tensor:
         inputs = _map(lambda x: x[rows], self.inputs)
@@ -87,16 +94,19 @@ class Truth:
 
     def gradient(self) -> Tensor:
         """(P,), with its graph."""
-        if self.slope is None:
+        if not self.slope:
             loss = self.loss(self.logits(), self.labels).mean()
-            self.slope = _flat(torch.autograd.grad(loss, self.tensors, create_graph=True, materialize_grads=True))
-        return self.slope
+            self.slope = list(torch.autograd.grad(loss, self.tensors, create_graph=True, materialize_grads=True))
+        return _flat(self.slope)
 
     def product(self, v: Tensor) -> Tensor:
-        g = self.gradient()
-        if not g.requires_grad:
+        self.gradient()
+        if not (live := [i for i, slope in enumerate(self.slope) if slope.requires_grad]):
             return torch.zeros_like(v)
-        return _flat(torch.autograd.grad(g, self.tensors, v, retain_graph=True, materialize_grads=True))
+        # copies: a complex view starts at an even place
+        pieces = [p.clone().view_as(t) for p, t in zip(v.split([t.numel() for t in self.slope]), self.slope)]
+        pair = [self.slope[i] for i in live], self.tensors, [pieces[i] for i in live]
+        return _flat(torch.autograd.grad(*pair, retain_graph=True, materialize_grads=True))
 
     def hessian(self) -> Tensor:
         h = torch.stack([self.product(e) for e in torch.eye(self.size, dtype=torch.float64)])
@@ -131,7 +141,7 @@ def _map(function: Any, inputs: Any) -> Any:
 
 
 def judge(model: nn.Module, inputs: Any, budget: float = 10.0, most: int = 1500, quick: bool = False) -> Verdict:
-    """Default run on a block of parameters against its dense Hessian; a product and λmax of all of them.
+    """Default run on a block of parameters against its dense Hessian; logits, a product and λmax of all of them.
 
     Args:
         budget: seconds for the dense Hessian, and again for λmax of all.  most: parameters of the block.
@@ -144,6 +154,8 @@ def judge(model: nn.Module, inputs: Any, budget: float = 10.0, most: int = 1500,
     labels = torch.arange(len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)) % 2
     try:
         found = curvature(model, (inputs, labels), "grad_norm", device="cpu")  # refuses what cannot be measured
+        matrix = hessian(model, (inputs, labels), device="cpu")
+        matrix @ torch.ones(matrix.shape[1])  # refuses what has no second derivative
         if any("products in float32 are rounded" in note for note in found.notes):
             done.rounded = True
         model = getattr(model, "_orig_mod", model)  # of torch.compile: the truth cannot be had of it
@@ -165,6 +177,7 @@ def _wrong(
         names = [n for n, p in model.named_parameters() if p.requires_grad and p.is_floating_point()]
         truth = Truth(model, inputs, labels, names)
         v = torch.randn(truth.size, generator=torch.Generator().manual_seed(0)).double()
+        own = truth.logits().detach()
         gradient = float(truth.gradient().detach().norm())
         start = time.process_time()
         true = truth.product(v)
@@ -176,6 +189,8 @@ def _wrong(
         h, done.block = few.hessian(), few.size
         known = {"trace_ggn": few.ggn_trace(), "grad_norm": float(few.gradient().detach().norm())}
     for dtype in ("float64", "float32"):
+        done.logits[dtype] = float((_written(model, pair, dtype) - own).abs().max() / own.abs().max())
+        wrong += [f"{dtype}: logits"] if done.logits[dtype] > NEAR[dtype] else []
         with second_order(torch.device("cpu")):
             product = _product(model, pair, v, getattr(torch, dtype))
         done.product[dtype] = float((product - true).norm() / true.norm().clamp(min=1e-300))
@@ -230,6 +245,13 @@ def kinds(model: nn.Module, names: list[str], most: int) -> list[str]:
     return [n for n in names if n in chosen]
 
 
+def _written(model: nn.Module, pair: tuple[Any, Tensor], dtype: str) -> Tensor:
+    """(N, K) of the file that `calib logits` writes, three rows at a time."""
+    with TemporaryDirectory() as folder:
+        logits(model, pair, save=(path := Path(folder) / "logits.npz"), batch_size=3, dtype=dtype, device="cpu")
+        return torch.from_numpy(np.load(path)["logits"]).double()
+
+
 def _product(model: nn.Module, pair: tuple[Any, Tensor], v: Tensor, dtype: torch.dtype) -> Tensor:
     problem = CurvatureProblem(model, Tensors(*pair), forward=inference.logits, device=torch.device("cpu"), dtype=dtype)
     return SecondDerivative(problem, hessian_scalar(CrossEntropy())).matvec(v)
@@ -237,8 +259,8 @@ def _product(model: nn.Module, pair: tuple[Any, Tensor], v: Tensor, dtype: torch
 
 @contextlib.contextmanager
 def by_hand() -> Iterator[None]:
-    """Attention without its fused forms, which have no second derivative or none that is right."""
+    """Attention without its fused forms and functions as written, not compiled: those have no second derivative."""
     torch.backends.mha.set_fastpath_enabled(False)
-    with sdpa_kernel(SDPBackend.MATH):
+    with sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
         yield
     torch.backends.mha.set_fastpath_enabled(True)

@@ -10,7 +10,8 @@ they are false: of arms that are alike, or at the very border of what the claim 
 (`close_to` on runs of its own, at both `borders`). Claims about arms whose x is measured too (along it, of drawn arms,
 about causes) are judged on those of `_measured_arms`: `measured` counts false verdicts, `power` true ones. `one_curve`
 is judged on the arms of `_measured_curves` (`curves`, `curves-power`; of --rows 300 they have the errors of published
-studies). What is done is in FILE, and is not done again. --short takes seconds: 500 rows, 20 runs, two families.
+studies), `tracks` on the logs of `_measured_tracks` (`tracks`, `tracks-power`; they have no rows). What is done is in
+FILE, and is not done again. --short takes seconds: 500 rows, 20 runs, two families.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 import _harness  # before NumPy, which it holds to one thread
 import _measured_arms
 import _measured_curves
+import _measured_tracks
 import numpy as np
 from _harness import append, head, lines, row
 
@@ -217,13 +219,17 @@ KINDS = {
     "power": on_measured(_measured_arms.POWER, _measured_arms.measured, SEEDS),
     "curves": on_measured(_measured_curves.FAMILIES, _measured_curves.measured, _measured_curves.SEEDS),
     "curves-power": on_measured(_measured_curves.POWER, _measured_curves.measured, _measured_curves.SEEDS),
+    "tracks": on_measured(_measured_tracks.FAMILIES, _measured_tracks.measured, SEEDS),
+    "tracks-power": on_measured(_measured_tracks.POWER, _measured_tracks.measured, SEEDS),
 }
 OF: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("runs", "borders"), FAMILIES),
     **{"measured": _measured_arms.FAMILIES, "power": _measured_arms.POWER},
     **{"curves": _measured_curves.FAMILIES, "curves-power": _measured_curves.POWER},
+    **{"tracks": _measured_tracks.FAMILIES, "tracks-power": _measured_tracks.POWER},
 }
 COLUMNS = {kind: _measured_curves.SEEDS if kind.startswith("curves") else SEEDS for kind in KINDS}
+SAID = ("measured", "tracks")  # kinds of which false verdicts are counted beside those without one
 Done = dict[str, tuple[Counter[str], int]]  # by kind: what was counted, of how many runs
 
 
@@ -247,7 +253,8 @@ def shown(family: str, n: int, seeds: int, done: Done) -> tuple[str, int]:
 def verdicts(kind: str, family: str, counts: Counter[str], runs: int) -> tuple[list[str], int]:
     """Cells of the table of measured arms, one for each number of seeds, and how many are surely out of bounds.
 
-    Of `measured` the share of false verdicts, in brackets that without one; of `power` what holds, and is reversed.
+    Of `measured` and `tracks` the share of false verdicts, in brackets that without one; of `power` what holds, and is
+    reversed.
     """
     wrong, cells = 0, []
     for seeds in COLUMNS[kind]:
@@ -261,10 +268,8 @@ def verdicts(kind: str, family: str, counts: Counter[str], runs: int) -> tuple[l
         if kind == "curves":
             cells.append(f"{false} of {runs}")
             continue
-        shares = [100 * one / runs for one in ((false, without) if kind == "measured" else (holds, turned))]
-        cells.append(
-            f"{shares[0]:.1f} ({shares[1]:.0f})" if kind == "measured" else f"{shares[0]:.0f}, {shares[1]:.0f}"
-        )
+        shares = [100 * one / runs for one in ((false, without) if kind in SAID else (holds, turned))]
+        cells.append(f"{shares[0]:.1f} ({shares[1]:.0f})" if kind in SAID else f"{shares[0]:.0f}, {shares[1]:.0f}")
     return cells, wrong
 
 
@@ -294,7 +299,7 @@ def main() -> int:
         text, out = shown(family, n, seeds, {kind: done[kind, family, n] for kind in both})
         wrong += out
         print(text)
-    said = {"measured": "false % (no verdict %)", "curves": "false"}
+    said = {**dict.fromkeys(SAID, "false % (no verdict %)"), "curves": "false"}
     for kind in (one for one in given.only if one not in ("runs", "borders")):
         what, follows = said.get(kind, "holds, reversed %"), ("off a curve by, SE of 10 seeds",) * (kind == "curves")
         print("\n" + head("claim: arms", "rows", *follows, *(f"{seeds} seeds: {what}" for seeds in COLUMNS[kind])))

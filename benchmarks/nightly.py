@@ -31,6 +31,7 @@ RUNS = {
     ),
     "gate-search": ("gate.py --search --minutes 20 --out {out}/gate", "--minutes 0.5 --again 4"),
     "gate-report": ("gate.py --out {out}/gate --report", ""),
+    "positions": ("positions.py", "--part coverage --replications 4"),
     "cutoffs": ("cutoffs.py", "--runs 3 --samples 2 --seeds 1 --populations 10"),
     "exact-scores": ("exact_scores.py", "--only 'levels, even, event 0' --runs 4 --worst 1 --again 4"),
     "gate-plan": ("gate_plan.py", "--runs 20"),

@@ -167,7 +167,8 @@ def main() -> None:
                         print(row(f"{task}, {tool}", e), flush=True)
                         continue
                     numbers = f"{e['passes']:.2f}", f"{e['seconds']:.1f}", f"{e['peak']:.0f}", f"{e['held']:.0f}"
-                    value = "" if task.startswith("density") and tool.startswith("Py") else f"{e['value']:.6g}"
+                    none = e["value"] is None or (task.startswith("density") and tool.startswith("Py"))
+                    value = "" if none else f"{e['value']:.6g}"
                     print(row(f"{task}, {tool}", *numbers, value), flush=True)
 
 

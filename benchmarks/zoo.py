@@ -4,12 +4,13 @@
     python benchmarks/zoo.py torchvision.swin 'transformers.*' --budget 3   some, as globs
     python benchmarks/zoo.py --save verdicts.jsonl --table                  the verdicts so far, and nothing else
 
-Networks are drawn with random weights, as small as they can be configured. The default run, in float64 and float32, on
-a block of parameters is held against the block's dense Hessian, and one product and λmax of all parameters against a
-double backward in float64. Prints one line for each; exit 1 if one is neither equal to it nor refused by name. Each is
-measured in a process of its own, of --limit CPU seconds. A library that is not installed is skipped. `narrow` are
-networks in half precision, or with adapters on an int8 base; `sharded` are shared by two processes, and measured from
-gradients alone: their logits, λmax and trace count.
+Networks are drawn with random weights, as small as they can be configured. The logits that `calib logits` writes, three
+rows at a time, are held against a forward pass in float64; the default run, in float64 and float32, on a block of
+parameters against the block's dense Hessian; and one product and λmax of all parameters against a double backward in
+float64. Prints one line for each; exit 1 if one is neither equal to it nor refused by name. Each is measured in a
+process of its own, of --limit CPU seconds. A library that is not installed is skipped. `narrow` are networks in half
+precision, or with adapters on an int8 base; `sharded` are shared by two processes, and measured from gradients alone:
+their logits, λmax and trace count.
 
 --budget seconds for a dense Hessian, and again for λmax of all; --most parameters of a dense Hessian; --quick: default
 runs in float32 alone, λmax of all in float64 alone. What the file of --save holds already is not measured again.
@@ -34,6 +35,7 @@ from typing import Any
 
 import _zoo_models
 import _zoo_plain
+import _zoo_recent
 import _zoo_sharded
 import _zoo_written
 import torch
@@ -43,6 +45,7 @@ from _zoo_truth import Verdict, judge
 LIBRARIES: dict[str, Any] = {
     "plain": _zoo_plain.plain,
     "written": _zoo_written.written,
+    "recent": _zoo_recent.recent,
     "narrow": _zoo_sharded.narrow,
     "sharded": _zoo_sharded.sharded,
     "torchvision": _zoo_models.torchvision,
@@ -111,9 +114,9 @@ def saved(path: Path | None) -> dict[str, Verdict]:
 
 def line(name: str, v: Verdict) -> str:
     """A row of the table."""
-    errors = " ".join(f"{e:.0e}" for e in (*v.product.values(), *v.largest.values()))
+    errors = " ".join(f"{e:.0e}" for e in (*v.logits.values(), *v.product.values(), *v.largest.values()))
     said = v.text.replace("\n  fix: ", "; fix: ") if v.text else ""
-    return f"{name:28s} {v.how:8s} {v.parameters:>10,} {v.block:>6,}  {errors:27s} {v.seconds:5.0f}  {said}"
+    return f"{name:28s} {v.how:8s} {v.parameters:>10,} {v.block:>6,}  {errors:41s} {v.seconds:5.0f}  {said}"
 
 
 def table(verdicts: dict[str, Verdict]) -> str:
@@ -138,8 +141,8 @@ def main() -> int:
     known, done = makers(), saved(given.save)
     names = list(dict.fromkeys(n for glob in given.names or ["*"] for n in known if fnmatch.fnmatch(n, glob)))
     names = [n for n in names if n in given.names or not n.endswith("-wide")]
-    print(f"{'network':28s} {'verdict':8s} {'parameters':>10s} {'block':>6s}  relative errors             CPU s")
-    print(f"{'':56s}product 64 32, λmax 64 32", flush=True)
+    print(f"{'network':28s} {'verdict':8s} {'parameters':>10s} {'block':>6s}  {'relative errors':41s} CPU s")
+    print(f"{'':56s}logits 64 32, product 64 32, λmax 64 32", flush=True)
     count: Counter[str] = Counter()
     for name in (n for n in names if n not in done):
         verdict = apart(known[name], (given.budget, given.most, given.quick), given.limit)

@@ -46,7 +46,7 @@ ARCHIVES = {
     "Stanford Sentiment Treebank": "trainDevTestTrees_PTB",
 }
 """How the files of the data sets begin."""
-AUTHORS = ("Mukhoti et al.", "Komisarenko and Kull", "Kimura and Naganuma")
+AUTHORS = ("Mukhoti et al.", "Komisarenko and Kull", "Kimura and Naganuma", "Morosini et al.", "Tan et al.")
 
 
 LINK = re.compile(r'\]\(([^)#\s]*?([\w-]+)\.md)#claim-([\w-]+) "(?:[^"]*)"\)')

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+import calibcli
 from calibcli.cli.app import main
 from calibcli.networks import checkpoint, dataset, inference
 from calibcli.networks.architectures import build
@@ -47,6 +48,32 @@ def expected(folder: Path) -> Any:
     x = np.load(folder / "d.npz")["x_test"].reshape(N, 6) * 0.0625
     with torch.no_grad():
         return model(torch.from_numpy((x - 0.3) / 0.4)).numpy()
+
+
+class Habits(torch.nn.Module):
+    """A mean over all steps, filling too; and features that are a gradient, taken in the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = torch.nn.Embedding(9, 4), torch.nn.Linear(4, K)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        mean = (self.table(input_ids) * attention_mask[..., None]).mean(1)
+        with torch.enable_grad():
+            x = mean.detach().requires_grad_()
+            return self.head(torch.autograd.grad(x.tanh().square().sum(), x, create_graph=True)[0])
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("batch", [1, 3, 256])
+def test_what_is_masked_counts_where_the_model_counts_it(tmp_path: Path, batch: int) -> None:
+    """Columns that are masked in all rows of a batch were dropped, so that the logits followed the batch size."""
+    torch.manual_seed(0)
+    mask = (torch.arange(8) < torch.arange(8, 1, -1)[:, None]).long()  # rows of 8 to 2 words
+    inputs = {"input_ids": torch.randint(1, 9, (7, 8)), "attention_mask": mask}
+    model, out = Habits(), tmp_path / "o.npz"
+    calibcli.logits(model, (inputs, torch.arange(7) % K), save=out, batch_size=batch, device="cpu")
+    np.testing.assert_allclose(np.load(out)["logits"], model(**inputs).detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch", [1, 5, 256])

@@ -76,6 +76,26 @@ def through(function: Callable[[Tensor], Tensor]) -> Callable[[], Made]:
     )
 
 
+class Root(torch.autograd.Function):
+    """The square of a ReLU, whose slope is a root of outputs of which some are 0: as libraries have entmax."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(out := F.relu(x).square())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g * ctx.saved_tensors[0].sqrt()
+
+
+def frozen(m: nn.Module, x: Tensor) -> Tensor:
+    """Distances of features that a part without gradients makes."""
+    with torch.no_grad():
+        h = F.relu(x).clamp(max=2)
+    return -torch.cdist(m.first(h), m.centres)
+
+
 ONCE: dict[str, Callable[[], Made]] = {
     "custom function": through(lambda x: Once.apply(torch.tanh(x))),
     "wrong second derivative": through(Wrong.apply),
@@ -86,6 +106,11 @@ ONCE: dict[str, Callable[[], Made]] = {
             first=nn.Linear(4, 4),
             centres=nn.Parameter(torch.randn(K, 4)),
         ),
+        torch.randn(N, 4),
+    ),
+    "a second derivative that is not finite": through(lambda x: Root.apply(torch.tanh(x))),
+    "kinks in a part without gradients": lambda: (
+        Net(frozen, first=nn.Linear(4, 4), centres=nn.Parameter(torch.randn(K, 4))),
         torch.randn(N, 4),
     ),
     "bags of words": lambda: (

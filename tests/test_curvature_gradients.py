@@ -125,7 +125,11 @@ def both(name: str, tol: float = 1e-4) -> tuple[float, Any]:
     return float(true or 0), measure(model, (x, y), f"lambda_max:tol={tol}", dtype=torch.float32, **ALONE).estimates[0]
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINED if name != "residual network"])
+OFTEN = "flash attention", "distances", "relu in place", "encoder"
+CASES = [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in TRAINED if n != "residual network"]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_the_bound_covers_the_error_against_double_backward(name: str) -> None:
     true, e = both(name)
     assert abs(e.value - true) <= min(1e-3 * true, float(e.detail["residual"]))
@@ -156,6 +160,7 @@ def test_weights_state_and_padding_stay_as_they_are() -> None:
     torch.set_rng_state(state)
 
 
+@pytest.mark.slow
 def test_everything_else_that_gradients_give() -> None:
     """Trace, density, smallest and further eigenvalues, relative coordinates, against the dense matrix."""
     model, x, y = setup("mlp")

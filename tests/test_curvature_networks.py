@@ -45,6 +45,10 @@ def rows() -> tuple[Tensor, Tensor]:
     return torch.randn(N, D, generator=torch.Generator().manual_seed(1)).double(), torch.arange(N) % 2
 
 
+def directions() -> nn.Parameter:
+    return nn.Parameter(torch.randn(D, D, generator=torch.Generator().manual_seed(2)).double())
+
+
 def top(model: nn.Module) -> float:
     """λmax of the dense Hessian."""
     h, _, _ = dense(model, *rows(), CrossEntropy())
@@ -116,6 +120,9 @@ def test_inputs_by_name_from_memory() -> None:
         calibcli.curvature(head, (inputs, labels), "lambda_max", device="cpu"),
     ]
     assert both[0]["lambda_max"].value == both[1]["lambda_max"].value
+    with pytest.raises(InputError, match="unexpected keyword argument 'labels'") as caught:
+        calibcli.curvature(head, ({**inputs, "labels": labels}, labels), "lambda_max", device="cpu")
+    assert "leave others out of the dict" in caught.value.fix
     looks_up = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(15, K))
     both = [
         measure(looks_up, (inputs["ids"], labels), "lambda_max"),
@@ -159,6 +166,15 @@ def test_a_graph_convolution_over_a_sparse_matrix() -> None:
 def test_functions_without_a_second_derivative_are_written_out() -> None:
     true = top(mlp(Net(lambda m, x: (x / 6 + 0.5).clamp(0, 1))))
     for act in (nn.Hardsigmoid(), Net(lambda m, x: F.hardsigmoid(x))):
+        assert found(mlp(act)) == pytest.approx(true, rel=1e-3)
+
+
+@pytest.mark.regression
+def test_sums_of_exponentials_of_which_the_last_is_read() -> None:
+    """PyTorch's second derivative is NaN there, as a scan by logarithms has it: it was refused."""
+    true = top(mlp(Net(lambda m, x: x * (x[:, -1:] - x.logsumexp(1, keepdim=True)).exp())))
+    for sums in (lambda x: x.logcumsumexp(1), lambda x: torch.logcumsumexp(x.T, dim=0).T):
+        act = Net(lambda m, x, sums=sums: x * (x - sums(x)).exp()[:, -1:])
         assert found(mlp(act)) == pytest.approx(true, rel=1e-3)
 
 
@@ -210,6 +226,36 @@ def test_parameters_without_axes_and_without_elements() -> None:
     result = measure(model, (x, y), "lambda_max", "trace:exact", "trace_ggn:exact", "grad_norm")
     true = [float(torch.linalg.eigvalsh(h)[-1]), float(h.trace()), float(g.trace()), float(slope.norm())]
     assert [e.value for e in result.estimates] == pytest.approx(true, rel=1e-3)
+
+
+@pytest.mark.regression
+def test_a_table_that_is_asked_for_one_entry_a_row() -> None:
+    """As for the kind of each row; measuring it ended in an IndexError."""
+    torch.manual_seed(0)
+    model = Net(lambda m, x: m.last((m.table(x[:, 0]) if x.ndim == 2 else m.table(x)).tanh()),
+                table=nn.Embedding(5, 4), last=nn.Linear(4, K)).double()  # fmt: skip
+    ids, y = torch.arange(N) % 5, torch.arange(N) % K
+    _, g, _ = dense(model, ids, y, CrossEntropy())
+    for inputs in ({"x": ids}, {"x": ids[:, None]}):
+        assert measure(model, (inputs, y), "trace_ggn:exact")["trace_ggn"].value == pytest.approx(float(g.trace()))
+
+
+@pytest.mark.regression
+def test_members_that_the_network_stacks_for_vmap() -> None:
+    """Norms of rows ended in an error: what its layers gave within vmap has no gradient outside it."""
+    members = nn.ModuleList(mlp() for _ in range(2))
+    with torch.no_grad():
+        members[1][0].weight.mul_(-1.5)
+
+    def stacked(m: Any, x: Tensor) -> Tensor:
+        weights = [dict(member.named_parameters()) for member in m.members.children()]
+        both = {name: torch.stack([w[name] for w in weights]) for name in weights[0]}
+        mapped: Tensor = torch.vmap(lambda w: torch.func.functional_call(m.members[0], w, (x,)))(both)
+        return mapped.mean(0)
+
+    same = Net(lambda m, x: (m.members[0](x) + m.members[1](x)) / 2, members=members)
+    both = [measure(net, rows(), "trace_ggn:exact") for net in (Net(stacked, members=members), same)]
+    assert both[0]["trace_ggn"].value == pytest.approx(both[1]["trace_ggn"].value, rel=1e-9)
 
 
 class Experts(nn.Module):
@@ -281,8 +327,25 @@ def test_complex_buffers_stay_complex() -> None:
         (lambda: nn.Sequential(nn.LazyLinear(K)), "'0.weight' of a lazy module has no shape yet", "on a batch first"),
         (lambda: Net(lambda m, x: m.net(x).relu().mul_(2), net=mlp()), "an inplace operation has modified", "backward"),
         (lambda: Net(lambda m, x: m.net(x)[:, 0], net=mlp()), "has shape (4,) for 4 rows", "z[:, None]"),
+        (lambda: Net(lambda m, x: {"digit": m.net(x), "size": x}, net=mlp()), "dict of digit, size, not", "'logits'"),
+        (  # the length of each column of weights taken for a constant, as DoRA does
+            lambda: Net(lambda m, x: m.net(x @ (m.w / m.w.norm(dim=0).detach())), net=mlp(), w=directions()),
+            "disagrees with a difference of gradients",
+            "detach()",
+        ),
     ],
-    ids=["batch-norm", "other-rows", "longest-row", "complex", "detached", "lazy", "inplace", "one-logit"],
+    ids=[
+        "batch-norm",
+        "other-rows",
+        "longest-row",
+        "complex",
+        "detached",
+        "lazy",
+        "inplace",
+        "one-logit",
+        "tasks",
+        "length-held",
+    ],
 )
 def test_refused_by_name(model: Callable[[], nn.Module], problem: str, fix: str) -> None:
     with pytest.raises(InputError) as caught:

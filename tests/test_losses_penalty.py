@@ -149,7 +149,10 @@ def by_hand(name: str, z: list[list[float]], y: list[int], **options: float) -> 
         return sum(abs(sum(row[c] for row in p) / n - y.count(c) / n) for c in range(k)) / k
     total = 0.0
     for row, label in zip(z, y, strict=True):
-        if name == "mbls":
+        if name == "entropy":
+            p = [math.exp(a) / sum(map(math.exp, row)) for a in row]
+            total += sum(a * math.log(a) for a in p)
+        elif name == "mbls":
             beyond = [max(0.0, max(row) - a - options["margin"]) for a in row]
             total += sum(beyond) / (k if options.get("mean", True) else 1)
         else:
@@ -166,6 +169,7 @@ def by_hand(name: str, z: list[list[float]], y: list[int], **options: float) -> 
         ("mbls:margin=1", "mbls", {"margin": 1}),
         ("mbls:margin=0.5,over=sum", "mbls", {"margin": 0.5, "mean": False}),
         ("mdca", "mdca", {}),
+        ("entropy", "entropy", {}),
         ("cpc", "cpc", {"exclusion": 1}),
         ("cpc:exclusion=0.3", "cpc", {"exclusion": 0.3}),
         ("cpc:exclusion=0", "cpc", {"exclusion": 0}),
@@ -196,4 +200,6 @@ def test_penalties_of_the_logits(spec: str, name: str, options: dict[str, float]
 
 
 def test_every_penalty_has_an_oracle() -> None:
-    assert set(losses.PENALTIES.entries) == {"mmce", "trace", "mbls", "mdca", "cpc"}, "of the registry, without one"
+    assert set(losses.PENALTIES.entries) == {"mmce", "trace", "mbls", "mdca", "cpc", "entropy"}, (
+        "of the registry, without one"
+    )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import resource
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from benchmark_scripts import script
 from torch import nn
 
 from calibcli.core import memory
 from calibcli.core.errors import InputError
 from calibcli.networks import device
+from calibcli.networks.architectures import build
 from calibcli.networks.curvature import engine, measure
 
 MIB = 1 << 20
@@ -121,3 +127,64 @@ def test_a_krylov_run_that_does_not_fit_is_refused_before_it_allocates(monkeypat
     monkeypatch.setattr(engine, "free_bytes", lambda device: least)
     found = measure(model, data, "lambda_max")
     assert "at most 10 vectors in float32" in found.facts["krylov_basis"]
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_what_ulimit_leaves_is_free(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    plain, number = resource.getrlimit, getattr(resource, limit)
+    used = memory.free_memory()
+    most = int(Path("/proc/self/statm").read_text().split()[0 if limit == "RLIMIT_AS" else 5]) * 4096 + 64 * MIB
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (most, -1) if which == number else plain(which))
+    assert 32 * MIB < memory.free_memory() <= 65 * MIB < used
+    monkeypatch.undo()
+    assert memory._left_by_ulimit() == [] or resource.getrlimit(number)[0] != resource.RLIM_INFINITY
+
+
+def resident(field: str) -> int:
+    """`VmHWM` (the peak) or `VmRSS`, in bytes."""
+    found = re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+@pytest.fixture
+def told() -> Iterator[None]:
+    """Say that 200 MiB are free, and begin to look for the peak."""
+    try:
+        memory.trim()
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pytest.skip("the kernel does not set the peak of a process back")
+    memory.limit_memory(memory.taken_memory() + 200 * MIB)
+    yield
+    memory.limit_memory(None)
+
+
+MODELS: dict[str, Any] = {  # model, rows, and whether curvature fits
+    "perceptron": (lambda: nn.Sequential(nn.Linear(300, 600), nn.ReLU(), nn.Linear(600, 10)), (1024, 300), True),
+    "resnet": (lambda: build("resnet:depth=8"), (12, 3, 32, 32), True),
+    "25 million": (lambda: nn.Linear(5000, 5000), (16, 5000), False),
+    "50,000 words": (lambda: nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 50_000)), (32, 16), False),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "resnet")) for n in MODELS])
+def test_a_run_is_planned_within_what_is_free_or_refused(name: str, told: None) -> None:
+    make, shape, fits = MODELS[name]
+    torch.manual_seed(0)
+    model, data = make(), (torch.randn(shape), torch.arange(shape[0]) % 10)
+    before = resident("VmRSS")
+    if fits:
+        found = measure(model, data, "lambda_max:tol=0.3,bound=estimate")
+        assert found["lambda_max"].value
+    else:
+        with pytest.raises(InputError, match=r"parameters takes at least .* GiB, of .* that are free on cpu") as caught:
+            measure(model, data, "lambda_max")
+        assert "--params" in caught.value.fix
+    assert resident("VmHWM") - before <= 200 * MIB
+
+
+@pytest.mark.slow
+def test_the_peak_of_a_run_is_near_what_its_plan_adds_up_to() -> None:
+    found = script("_harness").child(script("memory").worker, "mlp", "auto", "lambda_max:tol=0.1", 0.0)
+    assert 0.6 < found["peak"] / sum(found["parts"]) < 1.3

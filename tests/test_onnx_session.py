@@ -116,6 +116,19 @@ def test_what_does_not_fit_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(InputError, match="several outputs of numbers") as caught:
         checkpoint.load("odd.onnx")
     assert "named logits" in caught.value.fix
+    from skl2onnx import to_onnx
+    from sklearn.linear_model import LogisticRegression
+
+    flat = X.reshape(10, 12)
+    classifier = LogisticRegression().fit(flat, Y)
+    Path("maps.onnx").write_bytes(to_onnx(classifier, flat).SerializeToString())
+    with pytest.raises(InputError, match="no output of numbers") as caught:
+        checkpoint.load("maps.onnx")
+    options = {"zipmap": False, "raw_scores": True}
+    assert str(options) in caught.value.fix
+    Path("raw.onnx").write_bytes(to_onnx(classifier, flat, options={id(classifier): options}).SerializeToString())
+    np.savez("flat.npz", x=flat, y=Y)
+    np.testing.assert_allclose(run("raw.onnx", "--data", "flat.npz"), classifier.decision_function(flat), atol=1e-5)
     nodes = [*LINEAR[:1], ("MatMul", ["f", "w"], ["a"], {}), ("Softmax", ["a"], ["b"], {})]
     graph("p.onnx", nodes, [("x", 1, ["n", 3, 2, 2])], [("b", 1, ["n", 3])], {"w": W})
     with pytest.raises(InputError, match="outputs are probabilities"):

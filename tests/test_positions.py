@@ -204,3 +204,18 @@ def test_groups_are_counted_as_they_are_sorted(codes: list[int]) -> None:
     values = np.array(codes, np.int64)
     for found, expected in zip(group_places(values), np.unique(values, return_inverse=True), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("picture", [False, True])
+def test_metrics_of_positions_are_those_of_scikit_learn_on_flattened_ones(picture: bool) -> None:
+    peer = pytest.importorskip("sklearn.metrics")
+    found = calibcli.measure(*((ZP, YP) if picture else (Z, Y)), "accuracy", "nll", "brier")
+    p = np.exp(Z[Y != -100].astype(float))
+    p, y = p / p.sum(1, keepdims=True), Y[Y != -100]
+    expected = {
+        "accuracy": peer.accuracy_score(y, p.argmax(1)),
+        "nll": peer.log_loss(y, p, labels=range(V)),
+        "brier": sum(peer.brier_score_loss(y == k, p[:, k]) for k in range(V)),
+    }
+    for name, value in expected.items():
+        assert found[name].value == pytest.approx(value, abs=1e-12)

@@ -93,12 +93,13 @@ class Sums(nn.Module):
 
 
 def test_batches_are_as_wide_as_their_longest_text() -> None:
-    Path("d.csv").write_text("label,text\n0,a\n1,a b c\n0,a\n1,b\n")
+    """The first that is narrower runs as wide as all too: the logits must be the same."""
+    Path("d.csv").write_text("label,text\n0,a\n1,a b c\n0,a\n1,b\n0,a\n1,b\n")
     model = Sums().eval()
     data = dataset.load("d.csv", preparation=Preparation(texts=words))
     found = torch.cat(list(inference.predict(model, data, batch_size=2)))
-    assert found[:, 0].tolist() == [14, 36, 14, 14]
-    assert model.widths == [5, 3]
+    assert found[:, 0].tolist() == [14, 36, 14, 14, 14, 14]
+    assert model.widths == [5, 3, 5, 3]
     assert data.shape == (5,)
     assert data.prepared["by"] == "words"
 

@@ -1068,7 +1068,12 @@ def test_a_network_that_diverged_is_not_changed(tmp_path: Path) -> None:
         ("rescale:by=4", "rescal:by=4", "unknown change of a network 'rescal'"),
         ("rescale:by=4", "rescale:by=-4", "by="),
         ("labels:permute", "labels", "write labels:permute=..."),
-        ("[measure]", '[measure]\nlog = ["nll"]\nmoments = [100]', "arm CE rescaled is not trained, and has no log"),
+        (
+            "[measure]",
+            '[[claim]]\nid = "l"\ntext = "t"\nless = { metric = "nll at 100%", a = "CE rescaled", b = "CE" }\n'
+            '[measure]\nlog = ["nll"]\nmoments = [100]',
+            "claim l: arm CE rescaled is not trained, and has no log",
+        ),
     ],
 )
 def test_mistakes_in_arms_that_change_another(old: str, new: str, match: str) -> None:

@@ -42,8 +42,8 @@ def free_memory(root: str = "/") -> int:
     """Return the bytes of memory that this process can still take without being killed or swapping.
 
     This is the minimum of what the kernel calls available (half of the memory if it does not say, 4 GiB if even that is
-    unknown) and of limit - usage + file cache in the control group of this process and in all groups above it.
-    Containers and batch systems set such limits, and kill processes that exceed them.
+    unknown), of limit - usage + file cache in the control group of this process and in all groups above it, and of
+    what `ulimit` leaves. Containers and batch systems set such limits, and kill processes that exceed them.
 
     Args:
         root: the folder that /proc and /sys lie in.
@@ -55,7 +55,20 @@ def free_memory(root: str = "/") -> int:
             free.append(limit - int((folder / usage).read_text()) + int(stat.get(cached, 0)))
     if _most is not None:
         free.append(_most - taken_memory())
-    return max(0, min(free))
+    return max(0, min([*free, *_left_by_ulimit()]))
+
+
+def _left_by_ulimit() -> list[int]:
+    """Return the bytes that `ulimit -v` and `ulimit -d` leave, where they are set: beyond, an allocation fails."""
+    left: list[int] = []
+    with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
+        import resource
+
+        pages = [int(count) for count in Path("/proc/self/statm").read_text().split()]
+        for limit, used in ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5])):
+            most = resource.getrlimit(limit)[0]
+            left += [most - used * resource.getpagesize()] if most != resource.RLIM_INFINITY else []
+    return left
 
 
 def trim() -> None:

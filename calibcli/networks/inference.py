@@ -124,7 +124,10 @@ def check(
             raise InputError(problem, "call their array tokens or input_ids (in Python: a dict by name)") from None
         if isinstance(error, IndexError):
             raise _beyond(range(min(FIRST, len(data))), error) from None
-        raise InputError(_misfit(data, model, error), "pass --layout, or a data set made for this model") from None
+        fix = "pass --layout, or a data set made for this model"
+        if "unexpected keyword argument" in str(error):
+            fix = "choose the arrays that its forward pass takes by --inputs (in Python: leave others out of the dict)"
+        raise InputError(_misfit(data, model, error), fix) from None
     finally:
         for module, mode in modes:
             module.training = mode
@@ -275,16 +278,24 @@ def predict(
     device = torch.device(device)
     model = _ready(model, device, dtype)
     done = 0
+    trims: bool | None = None  # whether logits are the same without the columns that are masked, once that is known
     while done < len(data):
         rows = slice(done, min(done + batch_size, len(data)))
         try:
             with torch.no_grad(), devices.full_float32(), devices.unchanged_rng(device):
                 inputs = data.batch(rows, device=device, dtype=dtype)[0]
                 if counted is None:
-                    out = logits(model, tight(inputs))
+                    fewer = inputs if trims is False else tight(inputs)
+                    out = logits(model, fewer)
+                    masked = inputs.get("attention_mask") if isinstance(inputs, dict) and trims is None else None
+                    if masked is not None and fewer is not inputs and not bool(masked.any(0).all()):
+                        whole = logits(model, inputs)
+                        trims = bool((out - whole).abs().max() <= SAME * whole.abs().max())
+                        out = whole
                 else:
                     out = _at_positions(model, inputs, counted[rows], class_axis)
-                out = out.to(torch.float64 if dtype == torch.float64 else torch.float32).cpu()
+                # detached, as some networks switch gradients on within
+                out = out.detach().to(torch.float64 if dtype == torch.float64 else torch.float32).cpu()
         except (MemoryError, RuntimeError) as error:
             if not devices.is_out_of_memory(error):
                 raise devices.of_dtype(error, dtype) or error from None

@@ -10,9 +10,8 @@ import numpy as np
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.lab.study import claims
 from calibcli.lab.study.claims import ClaimVerdict, MeasuredArm, SeedMean
-from calibcli.lab.study.experiment import Arm, Study, StudyClaim
+from calibcli.lab.study.experiment import POINTS, Arm, Study, StudyClaim
 
-POINTS = 100  # of the curve of a log
 MeasuredArms = Mapping[str, Mapping[str, Mapping[str, MeasuredArm]]]  # by network, arm and metric
 
 
@@ -27,7 +26,9 @@ def strip(
     kinds: dict[str, list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]]] = {}
     for name, (claim, verdict) in judged.items():
         if verdict.difference is not None and verdict.word != "no verdict" and np.isfinite(verdict.difference.error):
-            kind = str(claim.keys["metric"]).partition(" ")[0]
+            kind = f"difference of {str(claim.keys['metric']).partition(' ')[0]}"
+            if claim.against and claim.entry.traits.moments:
+                kind = f"correlation of {claim.keys['metric']} and {claim.against}"
             kinds.setdefault(kind, []).append((name, claim, verdict, verdict.difference))
     return [_forest(study, kind, entries, printed) for kind, entries in kinds.items()]
 
@@ -54,10 +55,10 @@ def _forest(
     if any(one is not None for one in paper_values):
         curves.append(Curve(label="the paper", kind="points", role="printed", x=x, y=paper_values))
     return Plot(
-        name=f"claims {kind}",
-        title=kind,
+        name=f"claims {kind.removeprefix('difference of ')}",
+        title=kind.removeprefix("difference of "),
         group=f"Differences that decide the claims, {study.seeds} seeds",
-        ylabel=f"difference of {kind}",
+        ylabel=kind,
         labels=[f"{name}: {_verdict_text(verdict)}" for name, _, verdict, _ in entries],
         flip=True,
         curves=curves,
@@ -101,6 +102,8 @@ def against(study: Study, measured: MeasuredArms) -> list[Plot]:
     plots = []
     shown: dict[tuple[str, str], dict[str, list[str]]] = {}
     for claim in (one for one in study.claims if study.is_measured(one.against)):
+        if claim.entry.traits.moments:  # of the log, which has figures of its own
+            continue
         causes = {str(cause): [arm.name for arm in study.ordered(str(cause))] for cause in claim.keys.get("causes", ())}
         arms_by_role = causes or {arm.name: [arm.name] for arm in study.asked(claim)}
         shown.setdefault((claim.against, str(claim.keys["metric"])), {}).update(arms_by_role)
@@ -129,14 +132,15 @@ def epochs(study: Study, log: Callable[[Arm, str, int], list[dict[str, Any]]], m
     """Draw the log of each arm, mean over seeds."""
     plots = []
     for arch, arms in measured.items() if study.log else ():
-        arms_by_name = {arm.name: arm for arm in study.arms if arm.name in arms}
+        arms_by_name = {arm.name: arm for arm in study.arms if arm.name in arms and not arm.source}
         runs = {name: [log(arm, arch, seed) for seed in range(study.seeds)] for name, arm in arms_by_name.items()}
         for name in study.log:
             curves = []
             for arm, lines in runs.items():
                 length = min(map(len, lines))
                 each = np.array([[claims.number(line.get(name)) for line in one[:length]] for one in lines])
-                indices = np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
+                known = np.flatnonzero(np.isfinite(each).any(axis=0))  # epochs in which it was measured
+                indices = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), POINTS)).round().astype(int))]
                 x = [float(i + 1) for i in indices]
                 curves.append(Curve(label=arm, kind="line", x=x, y=each.mean(axis=0)[indices]))
             title = study.scoped(f"{name} of validation rows", arch)

@@ -137,7 +137,7 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
             pair = [read([folder / f"{part}.npz"], kind="logits") for part in ("validation", "test")]
             if times is None:
                 times = draws(pair[1].n, claims.DRAWS)
-            log = logged(save, StudyRun(arm, arch, seed)) if study.log else []
+            log = logged(save, StudyRun(arm, arch, seed)) if study.log and not arm.source else []
             for name, value in _alone(study, folder, run_record, log):
                 values.setdefault(name, []).append(value)
             for name, terms in _terms(folder).items():
@@ -235,7 +235,7 @@ def _alone(
             problem = f"{folder / 'run.json'} lacks '{name}': the run is older than this number"
             raise InputError(problem, "remove that folder, and train it again: calib study without --report-only")
         yield name, claims.number(run[name])
-    for name in study.log:
+    for name in study.log if lines else ():
         for moment in study.moments:
             line = lines[max(0, -(-moment * len(lines) // 100) - 1)]
             yield claims.at_moment(name, moment), claims.number(line.get(name))

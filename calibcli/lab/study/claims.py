@@ -5,7 +5,7 @@ over seeds has two parts: the seeds that were drawn (variance of the paired diff
 covariance of two seeds in a bootstrap of the rows, since what is a seed's own is in the first part already). Both
 count: a verdict is about the recipe and the population, not about these rows.
 
-A verdict is decided in two places. `_decided` compares a p-value with `LEVEL`: of the kinds `less`, `preserved`,
+A verdict is decided in two places. `_decided` compares a p-value with `LEVEL`: of `less`, `tracks`, `preserved`,
 `close_to`, `slope` and `depends`, of the y of a pair of `matched` (whose x are near by their intervals), of an arm that
 other seeds chose (`_least`), and of all after Holm's correction. `SeedMean.sure` compares an interval with 0, at the
 level of one of several tests: of `decreasing`, `crosses` and `interior_minimum` (by `_all_below` and `_each_below`) and
@@ -41,6 +41,7 @@ EXACT = 8  # arms whose orders are all compared (40,320 of them); of more arms `
 ORDERS = 50_000
 MOST_SEEDS = 10_000  # beyond which no number of seeds is suggested
 NONE_APART = "the axis separates none"
+FEWEST_MOMENTS = 4  # of the log in `tracks`: two changes have the rank correlation 1 or -1, whatever they are
 FEWEST_CURVED, MOST_CURVED = 5, 5  # arms of a curve; its highest degree, as more would bend to any arms
 UNTESTED = 1e-9  # share of a cause's weight that a curve leaves, below which its offset is not tested
 FEWEST_DRAWN = 5  # arms of a `slope` over arms that were drawn: 4 have 24 orders, too few; of several claims one more
@@ -458,6 +459,43 @@ def one_curve(
     return _decided(verdict, why=f"{fits}, and {cause} is not shown to be within {margin} of it")
 
 
+def tracks(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], own: bool = False) -> ClaimVerdict:
+    """Judge the claim that y goes up and down with x along training: both of one arm, at each of M moments. Ours.
+
+    The unit is the run: its number is Spearman's rank correlation of the M - 1 changes of y with those of x, and it
+    holds where the mean of all runs is surely above 0. All runs go through the same phases, which alone make
+    correlations. With `own` it therefore holds where the changes of y follow those of x in the same run more closely
+    than those of other runs: the mean is compared with that of every other assignment of the x to the y (as `slope`),
+    and what is shown is by how much it is above the mean of all pairs of different runs.
+    """
+    if len(x) < FEWEST_MOMENTS:
+        return ClaimVerdict("no verdict", why=f"it takes {FEWEST_MOMENTS} moments of the log")
+    of_x, of_y = (np.diff(np.stack([one.values for one in side]), axis=0).T for side in (x, y))  # (S, M - 1)
+    if not (np.isfinite(of_x).all() and np.isfinite(of_y).all()):
+        return ClaimVerdict("undecided", why="a run lacks one of these numbers")
+    pairs = _ranked(of_y) @ _ranked(of_x).T  # (S, S): of each run's y with each run's x
+    alone, count = pairs.diagonal(), len(pairs)
+    if not own:
+        mean = SeedMean.of(MeasuredArm(alone))
+        return _decided(ClaimVerdict("holds" if mean.value > 0 else "reversed", mean.p(), mean))
+    if count < FEWEST_DRAWN:
+        return ClaimVerdict("no verdict", why=f"telling runs apart takes {FEWEST_DRAWN} seeds")
+    others = (pairs.sum(axis=0) + pairs.sum(axis=1) - 2 * alone) / (2 * (count - 1))
+    mean = SeedMean.of(MeasuredArm(alone - others))
+    sums = pairs[np.arange(count), _orders(count)].sum(axis=1)
+    off = np.abs(sums - pairs.mean() * count)
+    p = float((off >= off[0] * (1 - 1e-9)).mean())
+    why = f"{count} seeds do not tell a run's own from that of others"
+    return _decided(ClaimVerdict("holds" if mean.value > 0 else "reversed", p, mean), why=why)
+
+
+def _ranked(values: Floats) -> Floats:
+    """Return the ranks of each row (S, N), centred and of length 1; equal values share their mean rank."""
+    less, equal = (f(values[:, :, None], values[:, None, :]).sum(axis=2) for f in (np.greater, np.equal))  # (S, N, N)
+    off = less + equal / 2 - values.shape[1] / 2
+    return np.asarray(off / np.maximum(np.linalg.norm(off, axis=1, keepdims=True), 1e-300))
+
+
 def _crossed(j: Cause, k: Cause, factor: float) -> MeasuredArm:
     """Return the pseudo-values of Ȳ_j X̄_k - factor Ȳ_k X̄_j."""
 
@@ -707,6 +745,10 @@ class ClaimedArms:
         """Return what the metric is set against, which is judged by no second estimator."""
         return [self.measured[name][number] for name in self.names]
 
+    def moments(self, metric: str, name: str, first: int, last: int) -> set[int]:
+        """Return the moments of the log at which the metric of an arm was measured, in percent."""
+        return {moment for moment in range(first, last + 1) if at_moment(metric, moment) in self.measured[name]}
+
     def effects(self, metric: str, against: str, causes: Sequence[str], base: str) -> dict[str, Cause]:
         """Return what each cause does to x and to y."""
 
@@ -748,6 +790,23 @@ def _crosses(arms: ClaimedArms, *, metric: str, a: str, b: str, first: Percent, 
     """
     begun, ended = (arms(a, name) - arms(b, name) for name in (at_moment(metric, first), at_moment(metric, last)))
     return crosses(begun, ended)
+
+
+@KINDS.add("tracks", difference=True, moments=("first", "last"))
+def _tracks(
+    arms: ClaimedArms, *, metric: str, against: str, a: str, first: Percent, last: Percent, own: bool = False
+) -> ClaimVerdict:
+    """From moment to moment of the log the metric of a surely changes with `against`; `own`: with that of its own run.
+
+    Ours: the mean over runs of the rank correlation of changes (Spearman 1904).
+
+    >>> up, down, top = (MeasuredArm(np.array([x, x + 0.01])) for x in (1.0, 0.0, 3.0))
+    >>> tracks([down, up, down, top], [down, top, up, top]).word
+    'holds'
+    """
+    moments = sorted({first, last} | arms.moments(metric, a, first, last))
+    x, y = ([arms.measured[a][at_moment(number, moment)] for moment in moments] for number in (against, metric))
+    return tracks(x, y, own)
 
 
 @KINDS.add("preserved")

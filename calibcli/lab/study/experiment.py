@@ -39,11 +39,14 @@ SCREEN = Screen(pairs="claims", hidden=("study", "command", "cost", "spent", "ci
 SIZES = ("small", "medium", "paper")
 CURVATURE = tuple(entry.name for entry in QUANTITIES if entry.traits.by_row)
 """Quantities of `calib curvature` whose error over rows a verdict can count."""
+ALONG = ("lambda_max", "trace")
+"""Quantities of the log of a run, of cross-entropy on all validation rows; they are measured at its moments."""
 LOGGED = (
-    *("nll", "nll_correct", "nll_wrong", "entropy", "p_true", "error", "ece", "adaece", "temperature"),
-    *("train_loss", "last_weight_norm"),
+    *("nll", "nll_correct", "nll_wrong", "entropy", "p_true", "error", "ece", "adaece", "margin_tail", "temperature"),
+    *("train_loss", "last_weight_norm", *ALONG),
 )
 """Numbers of the log of a run: of the validation rows, and of the last layer."""
+POINTS = 100  # of the curve of a log, at most
 TRAIN = ("train_nll", "train_confidence_gap")
 """Numbers that are measured on the training rows, at the end."""
 UNRENORMALISED = " unrenormalised"
@@ -113,7 +116,8 @@ class StudyClaim:
     def numbers(self) -> tuple[str, ...]:
         """The measured numbers that are compared."""
         if moments := self.entry.traits.moments:
-            return tuple(at_moment(str(self.keys["metric"]), self.keys[key]) for key in moments)
+            names = [str(self.keys[key]) for key in ("metric", "against") if key in self.keys]
+            return tuple(at_moment(name, self.keys[key]) for name in names for key in moments)
         return tuple(str(self.keys[key]) for key in ("metric", "than") if key in self.keys)
 
     def printed(self, arms: Mapping[str, Mapping[str, float]]) -> float | None:
@@ -214,8 +218,12 @@ class Study:
             for suffix in ("", *map(" after {}".format, self.temperatures))
         ]
         names += TRAIN
-        names += [at_moment(name, moment) for name in self.log for moment in self.moments]
-        return names + [f"{what} of {loss}" for what in self.curvature for loss in self.losses]
+        return names + self.logged + [f"{what} of {loss}" for what in self.curvature for loss in self.losses]
+
+    @property
+    def logged(self) -> list[str]:
+        """Names of the numbers of the log at each moment, which only arms that are trained have."""
+        return [at_moment(name, moment) for name in self.log for moment in self.moments]
 
     def ordered(self, axis: str) -> list[Arm]:
         """Return the arms on an axis, in its order."""
@@ -335,6 +343,7 @@ VALUES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("low", "high"), (float, "1.0")),
     **dict.fromkeys(("first", "last"), (Percent, "10, percent of the epochs")),
     "sign": (Literal["+", "-"], '"+" or "-"'),
+    "own": (bool, "true"),
     "side": (Literal["same", "above", "below"], '"same", "above" or "below"'),
 }
 EXAMPLES = {"clip_norm": 1.0, "patience": 5, "augment": "flip", "freeze": ["layer1.*"]}

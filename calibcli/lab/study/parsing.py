@@ -403,8 +403,6 @@ def _check(study: Study, where: _Where) -> None:
     for arm in study.arms:
         if arm.source:
             CHANGES.choose(arm.change)
-            if study.log:
-                raise UsageError(f"{where.source}: arm {arm.name} is not trained, and has no log", "leave log out")
         _options({**study.options, **arm.options}, where, f"arm {arm.name}")
         losses.objective(arm.loss)
     for arch in study.arch:
@@ -413,9 +411,14 @@ def _check(study: Study, where: _Where) -> None:
         METHODS.choose(scaler)
     several = sum(not claim.entry.traits.exact for claim in study.claims) * len(study.arch) > 1
     for claim in study.claims:
-        others = [claim.keys[key] for key in ("against", "on") if key in claim.keys]
+        along_log = bool(claim.entry.traits.moments)  # whose numbers have the moments in their names
+        others = [claim.keys[key] for key in ("against", "on") if key in claim.keys and not along_log]
         for asked in (*claim.numbers, *others, *claim.keys.get("beside", ())):
             where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
+            for arm in study.asked(claim):
+                if arm.source and asked in study.logged:
+                    problem = f"{where.source}: claim {claim.id}: arm {arm.name} is not trained, and has no log"
+                    raise UsageError(problem, f"ask it of {arm.source}, or of a metric")
         if "low" in claim.keys and claim.keys["low"] >= claim.keys["high"]:
             raise UsageError(f"{where.source}: claim {claim.id}: low is not below high", "correct it")
         for key in ("a", "b", "base"):

@@ -296,9 +296,11 @@ def _table(
     rows: list[list[Cell]] = []
     for arm in study.arms:
         if arm.name in arms:
-            values = [arms[arm.name][name].values for name in names]
+            values = [arms[arm.name][name].values if name in arms[arm.name] else np.array([]) for name in names]
             spreads = [one.std(ddof=1) if len(one) > 1 else 0.0 for one in values]
-            cells = [f"{one.mean():.4g} ± {sd:.2g}" for one, sd in zip(values, spreads, strict=True)]
+            cells = [
+                f"{one.mean():.4g} ± {sd:.2g}" if len(one) else "" for one, sd in zip(values, spreads, strict=True)
+            ]
             rows.append([arm.name, *cells])
         printed = theirs.get(arm.name, {})
         if any(name in printed for name in names):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import secrets
 import socket
@@ -21,10 +22,10 @@ import numpy as np
 from calibcli.core.errors import InputError, UsageError, printable
 from calibcli.core.files import atomic, guarding, samples, sha256
 from calibcli.core.result import Result
-from calibcli.lab.study.experiment import TRAIN, Arm, Study
+from calibcli.lab.study.experiment import ALONG, POINTS, TRAIN, Arm, Study
 from calibcli.lab.training.batches import Parts
 from calibcli.lab.training.fit import begin, changed, run_all
-from calibcli.lab.training.options import Setup
+from calibcli.lab.training.options import Setup, Training
 from calibcli.lab.training.recipes import CHANGES, relabelled
 from calibcli.networks import curvature, inference
 from calibcli.networks import device as devices
@@ -116,6 +117,7 @@ def content(study: Study, run: StudyRun) -> dict[str, Any]:
         **({"change": CHANGES.choose(run.arm.change).spec} if run.arm.change else {}),
         "options": {**study.options, **run.arm.options},
         "curvature": [study.curvature, study.losses],
+        **{name: value for name, value in spacing(study, run).items() if name.startswith("curvature")},
     }
     plain: dict[str, Any] = json.loads(json.dumps(fields))
     return plain
@@ -272,6 +274,21 @@ def claimed(folder: Path) -> Iterator[bool]:
         _taken_away(lock, owner)
 
 
+def spacing(study: Study, run: StudyRun) -> dict[str, int]:
+    """Return the epochs between two evaluations of a run, and between two measurements of curvature where it logs one.
+
+    Every moment of the log has both. There are no more of the first than the figure of the log shows, or else one after
+    every epoch where a run may stop at any of them.
+    """
+    options: dict[str, Any] = {"epochs": Training.epochs, **study.options, **run.arm.options}
+    epochs = options["epochs"]
+    between = math.gcd(*(-(-moment * epochs // 100) for moment in study.moments)) or 1
+    most = 1 if {"keep", "patience", "stop_nll"} & {*options} else max(1, epochs // POINTS)
+    every = max(n for n in range(1, most + 1) if between % n == 0)
+    curved = {"curvature_every": between, "curvature_rows": 0} if {*ALONG} & {*study.log} else {}
+    return {"log_every": every, **curved}
+
+
 def setup_of(study: Study, run: StudyRun, root: Path, **more: Any) -> Setup:
     """Return the options of `calib fit` that make a run; those in `more` say where and how it is kept."""
     return Setup(
@@ -286,7 +303,7 @@ def setup_of(study: Study, run: StudyRun, root: Path, **more: Any) -> Setup:
         threads=study.threads,
         loss=run.arm.loss,
         seed=run.seed,
-        **{**study.options, **run.arm.options, **more},
+        **{**study.options, **run.arm.options, **spacing(study, run), **more},
     )
 
 

@@ -25,7 +25,7 @@ from calibcli.scores.predictions import Predictions
 
 # The numbers of an epoch's log.
 
-LOGGED = ("nll", "nll_correct", "nll_wrong", "entropy", "entropy_wrong", "accuracy", "ece", "adaece")
+LOGGED = ("nll", "nll_correct", "nll_wrong", "entropy", "entropy_wrong", "accuracy", "ece", "adaece", "margin_tail")
 
 
 def epoch_numbers(
@@ -34,8 +34,9 @@ def epoch_numbers(
     """Compute point values for the log, without the intervals that the final table has; None where not defined.
 
     Returns:
-        nll, nll_correct, nll_wrong, entropy, entropy_wrong, accuracy, ece, adaece as the metrics of those names; error
-        = 1 - accuracy; p_true, the mean probability of the label; temperature, that of the smallest NLL, if asked for.
+        nll, nll_correct, nll_wrong, entropy, entropy_wrong, accuracy, ece, adaece, margin_tail as the metrics of those
+        names; error = 1 - accuracy; p_true, the mean probability of the label; temperature, that of the smallest NLL,
+        if asked for.
     """
     predictions = Predictions.of(logits, labels)
     table = columns(predictions, class_bins=())
@@ -49,11 +50,11 @@ def epoch_numbers(
     return numbers
 
 
-def curvature(model: nn.Module, rows: Loader, seed: int, most: int = 256) -> dict[str, float | None]:
-    """Measure λmax and trace of the Hessian of mean cross-entropy on evenly spread rows."""
+def curvature(model: nn.Module, rows: Loader, seed: int, most: int) -> dict[str, float | None]:
+    """Measure λmax and trace of the Hessian of mean cross-entropy on evenly spread rows, at most so many (0: all)."""
     from calibcli.networks import curvature as hessian
 
-    chosen = torch.linspace(0, len(rows) - 1, min(most, len(rows))).long()
+    chosen = torch.linspace(0, len(rows) - 1, min(most or len(rows), len(rows))).long()
     inputs_and_labels = rows(chosen)
     result = hessian.measure(model, inputs_and_labels, "lambda_max", "trace", forward=inference.logits, seed=seed)
     return {name: result[name].value for name in ("lambda_max", "trace")}

@@ -67,8 +67,8 @@ class Trainer:
         identity: recipe, architecture and data, which must be the same when the run is continued.
         save_every: steps between saved states (and one at the end).
         evaluations: which further rows to evaluate, and when.
-        curvature_every: epochs between measurements of λmax and trace of cross-entropy's Hessian, on up to 256
-            validation rows.
+        curvature_every: epochs between measurements of λmax and trace of cross-entropy's Hessian.
+        curvature_rows: on at most so many validation rows; 0 for all.
     """
 
     model: nn.Module
@@ -80,6 +80,7 @@ class Trainer:
     identity: dict[str, Any] = field(default_factory=dict)
     save_every: int = 500
     curvature_every: int = 0
+    curvature_rows: int = 256
     evaluations: EvaluationPlan = EvaluationPlan()  # noqa: RUF009
     progress: Progress = lambda fraction, text: None
 
@@ -335,7 +336,7 @@ class Trainer:
             record["gamma_mean"] = None if gammas is None else float(gammas.mean())
             record.update(evaluation.epoch_numbers(logits.numpy(), labels.numpy()))
             if self.curvature_every and (position.epoch + 1) % self.curvature_every == 0:
-                record.update(evaluation.curvature(self.model, self.validation, recipe.seed))
+                record.update(evaluation.curvature(self.model, self.validation, recipe.seed, self.curvature_rows))
             if recipe.keep == "best" or recipe.patience is not None:
                 value = float(record[recipe.select])
                 position.since_best += 1

@@ -151,6 +151,7 @@ def fit(
         identity=_identity(start, parts, dtype),
         save_every=kept.save_every,
         curvature_every=kept.curvature_every,
+        curvature_rows=kept.curvature_rows,
         progress=progress,
     )
     continued = None

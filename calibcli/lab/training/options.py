@@ -115,6 +115,7 @@ class RunOutputs(reading_options.OutputOptions):
         "none", "Link of reported probabilities: none (softmax), or phi (the focal map, for focal losses)."
     )
     curvature_every: OrNone = option(0, "Epochs between measurements of λmax and the trace (0: never).")
+    curvature_rows: OrNone = option(256, "Validation rows that --curvature-every takes at most (0: all).")
     log_every: Epochs = option(1, "Epochs between evaluations that are logged.")
     log_rows: tuple[Literal["train", "test"], ...] = option(
         (), "Also log NLL, error and ECE on train or test rows, epoch by epoch. Repeatable."

@@ -128,5 +128,7 @@ def _returned(model: Any, inputs: Inputs) -> tuple[Tensor, int]:
         elif isinstance(output, tuple | list) and output:
             output = output[0]
     if not isinstance(output, Tensor):
-        raise InputError(f"the model returned {type(output).__name__}, not logits", "return a tensor (rows, classes)")
+        names = f" of {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
+        fix = "return a tensor (rows, classes), or call it 'logits' in a dict"
+        raise InputError(f"the model returned {type(output).__name__}{names}, not logits", fix)
     return output, rows

@@ -78,7 +78,10 @@ class Graph(nn.Module):
             return str(tables[0])
         listed = ", ".join(f"{o.name} {o.type}" for o in self.session.get_outputs())[:200]
         problem = f"{self.path} has {'no output' if not tables else 'several outputs'} of numbers (rows, classes)"
-        raise InputError(f"{problem}: {listed}", "export it with one output named logits")
+        fix = "export it with one output named logits"
+        if "seq(map" in listed:
+            fix = "export it with skl2onnx's options={'zipmap': False, 'raw_scores': True}, for logits in a table"
+        raise InputError(f"{problem}: {listed}", fix)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
         return self  # it has no state that changes

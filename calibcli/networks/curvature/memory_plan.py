@@ -22,6 +22,8 @@ GRAPH = {"auto": 160 << 20, "high": 160 << 20, "low": 40 << 20}  # bytes of one 
 FREE = {"auto": 4, "high": 4, "low": 256}  # part of what is free on a device to aim for, where that is more
 ROWS_OVER_WEIGHTS = 8  # bytes of a micro-batch's graph over those of the weights, from which the latter cost little
 BUSY = 16 << 20  # bytes of a graph beyond which a CPU gains little from larger ones: a group's own then tells more
+SHORT = 8  # part of the free memory that a micro-batch's graph may take: a second backward pass takes as much again
+VECTORS = 8  # as long as the parameters: what a self-test, and a product with what is around it, holds at least
 KEPT = 0.4  # share of the free memory that the kept graphs of all micro-batches may take
 
 
@@ -135,12 +137,13 @@ class MemoryPlan:
         A gradient is held anyway. What a micro-batch costs whatever its rows, to read the weights and to write and sum
         gradients, is to be little beside its rows: where memory is not short, their graph is larger than the weights.
         """
-        goal = max(GRAPH[self.memory], weights)
+        free = free_bytes(self.device)
+        goal = min(max(GRAPH[self.memory], weights), free // SHORT)
         if self.device.type != "cpu":  # it would wait for the launches of small ones
-            return max(goal, free_bytes(self.device) // FREE[self.memory])
+            return max(goal, free // FREE[self.memory])
         if self.memory == "low":
             return goal
-        return max(goal, min(ROWS_OVER_WEIGHTS * weights, free_bytes(self.device) // 8))
+        return max(goal, min(ROWS_OVER_WEIGHTS * weights, free // SHORT))
 
     def smaller(self) -> MemoryPlan | None:
         """The next plan where memory ran out: graphs are not kept, then rows are halved; None after a single row."""

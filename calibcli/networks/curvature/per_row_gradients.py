@@ -12,6 +12,7 @@ from torch.func import grad, vmap
 from torch.nn import functional as F
 
 from calibcli.networks import device as devices
+from calibcli.networks.curvature.memory_plan import SHORT
 from calibcli.networks.curvature.problem import CurvatureProblem, Inputs, T
 
 UNMAPPED = (RuntimeError, ValueError, TypeError, AttributeError)  # raised where vmap cannot run a model
@@ -56,7 +57,8 @@ class RowNorms:
         """Number of rows that are worked on at once: per-row gradients of the tensors without a rule must fit."""
         row = sum(s for s, layer in zip(self.problem.sizes, self.by_layer.tolist()) if not layer)
         row *= torch.empty((), dtype=self.problem.dtype).element_size()
-        return max(1, min(CHUNK // max(row, 1), self.problem.layout.micro))
+        room = min(CHUNK, devices.free_bytes(self.problem.device) // SHORT)
+        return max(1, min(room // max(row, 1), self.problem.layout.micro))
 
     def __call__(self, rows: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
         """Compute squared norms (n, tensors), float64 on the CPU, for row indices (n,) and cotangents (n, K)."""
@@ -204,7 +206,7 @@ def normalised(module: Any, a: torch.Tensor, d: torch.Tensor, scales: Scales) ->
 
 def embedding(module: nn.Embedding, a: torch.Tensor, d: torch.Tensor, scales: Scales) -> Norms:
     """Norms for rows of a table: positions with the same token share one."""
-    tokens, d = a.flatten(1), d.reshape(len(d), -1, d.shape[-1])  # (n, L), (n, L, width)
+    tokens, d = a.unsqueeze(-1).flatten(1), d.reshape(len(d), -1, d.shape[-1])  # (n, L), (n, L, width)
     if (scale := scales.get("weight")) is not None:
         d = d * (scale[tokens] if scale.ndim else scale)
     same = tokens[:, :, None] == tokens[:, None, :]  # (n, L, L)
@@ -254,6 +256,7 @@ def layer_norms(
     finally:
         for hook in hooks:
             hook.remove()
+    seen = [one for one in seen if one[-1].requires_grad]  # what a vmap of the model's own holds does not, outside it
     cotangents = choose(logits)
     if not seen or cotangents is None:
         return {}

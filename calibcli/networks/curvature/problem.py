@@ -25,7 +25,7 @@ from calibcli.networks import device as devices
 from calibcli.networks.architectures.registry import logits
 from calibcli.networks.checkpoint import usable
 from calibcli.networks.curvature import sharded
-from calibcli.networks.curvature.memory_plan import Layout, Memory, MemoryPlan
+from calibcli.networks.curvature.memory_plan import VECTORS, Layout, Memory, MemoryPlan
 from calibcli.networks.device import free_bytes
 
 # The rows. Whatever is random is a function of a row's index alone, so that results do not depend on the micro-batch
@@ -177,10 +177,23 @@ def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     return v * (g / torch.norm_except_dim(v, 2, dim))
 
 
+def logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    """Compute `torch.logcumsumexp` from sums of 1, 2, 4, ... elements.
+
+    Its second derivative in PyTorch is NaN where the gradient of some of the sums is 0, as where the last one is read.
+    """
+    x, step = x.movedim(dim, -1), 1
+    while step < x.shape[-1]:
+        x = torch.cat([x[..., :step], torch.logaddexp(x[..., step:], x[..., :-step])], -1)
+        step *= 2
+    return x.movedim(-1, dim)
+
+
 WRITTEN_OUT: dict[Any, Callable[..., Tensor]] = {
     F.hardsigmoid: hardsigmoid,
     torch.ops.aten.hardsigmoid.default: hardsigmoid,
     torch._weight_norm: weight_norm,
+    **dict.fromkeys((torch.logcumsumexp, Tensor.logcumsumexp, torch.ops.aten.logcumsumexp.default), logcumsumexp),
 }
 
 
@@ -400,6 +413,24 @@ class CurvatureProblem:
         weights = self.size * torch.empty((), dtype=self.dtype).element_size()
         self.plan = self.plan.for_model(self.graph_bytes, weights, by_group)
 
+    def check_room(self, graphs: int) -> None:
+        """Refuse what takes more memory than is free, before it is allocated: the system may end the process instead.
+
+        Args:
+            graphs: bytes of the graphs of a product, beside vectors as long as the parameters.
+
+        Raises:
+            InputError: so much is not free.
+        """
+        need = graphs + VECTORS * self.size * self.dtype.itemsize
+        (free,) = devices.all_least(self.device, free_bytes(self.device))
+        if need > free:
+            needed, left = f"{need / 2**30:.2g} GiB", f"{free / 2**30:.2g} that are free on {self.device}"
+            raise InputError(
+                f"a product in {self.size:,} parameters takes at least {needed}, of {left}",
+                "measure fewer parameters (--params 'last_block.*'), or on a machine with more memory",
+            )
+
     def guard(self, work: Callable[[], T]) -> T:
         """Run `work`, with a smaller plan each time memory runs out.
 
@@ -455,8 +486,8 @@ class CurvatureProblem:
         if need > 0.8 * free:
             rows = int(0.8 * free / need * len(self.source))
             raise InputError(
-                f"{len(self.source):,} rows of {self.classes:,} classes take {need / 2**30:.1f} GiB, of"
-                f" {free / 2**30:.1f} that are free",
+                f"{len(self.source):,} rows of {self.classes:,} classes take {need / 2**30:.2g} GiB, of"
+                f" {free / 2**30:.2g} that are free",
                 f"measure at most {rows:,} rows (--subset), or on a machine with more memory",
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +21,7 @@ from calibcli.networks.curvature import sharded
 from calibcli.networks.curvature.differences import Differences, GradientDifferences
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.memory_plan import counted_graph
-from calibcli.networks.curvature.operator import hessian_scalar
+from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
 from calibcli.networks.curvature.per_row_gradients import unless_unmapped
 from calibcli.networks.curvature.problem import (
     RESERVED,
@@ -77,9 +78,12 @@ def check(problem: CurvatureProblem, loss: LogitLoss, by_group: bool = True, fir
     Raises:
         InputError: a check fails.
     """
+    problem.check_room(0)
     result = problem.guard(lambda: _check(problem, loss, first_order))
     trim()
     problem.choose_plan(by_group)
+    rows = 1 if problem.plan.fixed else min(problem.layout.micro, problem.layout.n)
+    problem.check_room(2 * problem.graph_bytes * rows)
     if not result.double or problem.from_gradients:
         problem.plan = replace(problem.plan, keep=False)  # differences keep none
     return result
@@ -148,7 +152,7 @@ def _first_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tenso
     """Compare Jᵀu of a backward pass with Jv of differences, u = Jv: the relative error. It also counts the graph.
 
     Raises:
-        InputError: the two disagree.  RuntimeError: there is no backward pass.
+        InputError: the two disagree.  RuntimeError: there is no backward pass, or it is not finite.
     """
     rows, operator = _rows(problem), Differences(problem, loss)
     v = _normal([t.detach() for t in problem.tensors])
@@ -162,6 +166,8 @@ def _first_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tenso
         problem, rows, logits, [logits.new_zeros(1) if g is None else g.new_ones(1) for g in found]
     )
     gradients = [torch.zeros_like(t) if g is None else g for t, g in zip(problem.tensors, found)]
+    if not math.isfinite(_norm(gradients)):
+        raise RuntimeError("the gradient is not finite either")
     square = float(slopes.double().square().sum())
     off = abs(_dot(gradients, [p.to(problem.dtype) for p in v]) - square) / max(square, 1e-300)
     if off > WRONG:
@@ -175,6 +181,9 @@ def _second_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tens
     v, w = _directions(problem)
     all_four = [v, w, *_products(problem, loss, logits, [v, w])]
     hv = all_four[2]
+    if not math.isfinite(_norm([*hv, *all_four[3]])):
+        infinite = SecondDerivative(problem, hessian_scalar(loss)).not_finite("a Hessian-vector product")
+        raise NoSecondDerivative(infinite.problem, infinite.fix)
     result.asymmetry = _asymmetry(*all_four)
     if result.asymmetry > SYMMETRIC and (why := _asymmetric(problem, loss, all_four, result.asymmetry)):
         raise why
@@ -188,7 +197,10 @@ def _second_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tens
         result.notes.append(f"{where}: the gradient jumps there, and H is that of PyTorch's choice of a side")
     elif result.difference is not None and result.difference > WRONG:
         error = f"relative error {result.difference:.2g} on {len(_rows(problem))} rows"
-        fix = f"use operations whose backward pass is differentiable {CUSTOM}, and leave the weights as they are"
+        fix = (
+            f"use operations whose backward pass is differentiable {CUSTOM}, take nothing that depends on the weights"
+            " out of the graph (detach(), no_grad()), and leave the weights as they are"
+        )
         raise NoSecondDerivative(f"the second derivative disagrees with a difference of gradients ({error})", fix)
 
 

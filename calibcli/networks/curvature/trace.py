@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 from calibcli.core.statistics import bisect, normal_quantile, student_quantile
 from calibcli.networks import device as devices
 from calibcli.networks.curvature.differences import GradientDifferences
-from calibcli.networks.curvature.memory_plan import Layout, power_of_two
+from calibcli.networks.curvature.memory_plan import SHORT, Layout, power_of_two
 from calibcli.networks.curvature.operator import fold, mapped, maps, vectors_at_once
 from calibcli.networks.curvature.per_row_gradients import UNMAPPED
 from calibcli.networks.curvature.problem import CurvatureProblem, Scalar, second, signs
@@ -230,7 +230,8 @@ class Prober:
         bend = Bend(lambda: problem.outputs(inputs), moving, lambda logits: slope(logits, labels))
         size = problem.size * torch.empty((), dtype=problem.dtype).element_size()
         most = AT_ONCE if problem.device.type == "cpu" else AT_ONCE_THERE
-        step = max(1, min(most // len(rows), BYTES // size, 4 * problem.layout.micro // len(rows)))
+        room = min(BYTES, devices.free_bytes(problem.device) // SHORT) // size
+        step = max(1, min(most // len(rows), room, 4 * problem.layout.micro // len(rows)))
         forms = []
         for i in range(numbers.start, numbers.stop, step):
             drawn = self._directions(row, range(i, min(i + step, numbers.stop)))

@@ -428,7 +428,7 @@ def used_columns(inputs: Inputs) -> slice | None:
 
 
 def tight(inputs: Inputs) -> Inputs:
-    """Drop the columns of tokens, at either end, that are masked in every row: they do not affect the model."""
+    """Drop the columns of tokens, at either end, that are masked in every row, which most models do not look at."""
     columns = used_columns(inputs)
     if columns is None or isinstance(inputs, Tensor):
         return inputs

@@ -232,6 +232,28 @@ class MbLS(Penalty):
         return (beyond.mean(1) if self.over == "mean" else beyond.sum(1)).mean()
 
 
+@PENALTIES.add("entropy")
+class Entropy(Penalty):
+    """Confidence penalty: minus the mean entropy of the predicted distributions (Pereyra et al. 2017).
+
+    `N^-1 Σ_i Σ_k p_ik log p_ik`, at least -log K and at most 0.
+
+    >>> run = calibcli.train(model, None, loss="ce+entropy:weight=0.1", epochs=1, device="cpu")
+    >>> run.facts["runs"][0]["last_epoch"]["penalty_entropy"] < 0
+    True
+
+    Args:
+        weight: β, the bonus for each nat of entropy.
+    """
+
+    def __init__(self, *, weight: NotNegative = 0.1) -> None:
+        super().__init__(weight)
+
+    def value(self, batch: Batch) -> Tensor:
+        log_probability = upcast(batch.logits).log_softmax(1)
+        return (log_probability.exp() * log_probability).sum(1).mean()
+
+
 @PENALTIES.add("mdca")
 class MDCA(Penalty):
     """Multi-class difference of confidence and accuracy (Hebbalaguppe et al. 2022), of the means of the batch.
