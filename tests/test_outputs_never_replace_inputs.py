@@ -29,7 +29,7 @@ SUFFIX = {
     "init --save": ".toml",
     "init --workflow": ".yml",
 }
-FOLDERS = {"demo --save", "export --save", "fit --save", "scale --save", "study --save"}
+FOLDERS = {"curvature --save-state", "demo --save", "export --save", "fit --save", "scale --save", "study --save"}
 """What is, or may be, a folder: tests of its own below."""
 # command line, input roles in braces, and the parameters that these are
 LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
@@ -73,6 +73,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "curvature": [
         ("{model} --data {digits}#test", ("model", "data")),
         ("{model} --arch-file {code}:make --data {digits}#test", ("arch_file",)),
+        ("{model} --data {digits}#test --save-state {folder}/free", ("model",)),
     ],
     "export": [
         ("{calibrator} --to vllm --data {test} -o {folder}/free.json", ("calibrator", "data")),

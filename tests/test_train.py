@@ -103,6 +103,57 @@ def test_state_of_another_run_is_refused(tmp_path: Path) -> None:
         trainer(Recipe(epochs=1), tmp_path).resume()
 
 
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"schedule": "constant"}, {"schedule": "constant"}),
+        ({"schedule": "step:at=0.5"}, {"schedule": "step:at=0.25/0.75"}),
+        ({"schedule": "constant", "warmup": 0.5}, {"schedule": "constant", "warmup": 0.25}),
+        ({"schedule": "constant", "loss": "adafocal", "keep": "best"}, {"schedule": "constant"}),
+    ],
+)
+def test_a_finished_run_goes_on_for_more_epochs(short: dict[str, Any], long: dict[str, Any], tmp_path: Path) -> None:
+    """It ends with the bytes of a run that had as many from the start."""
+    whole = trainer(Recipe(epochs=4, batch_size=16, **{**short, **long}))
+    history = whole.run()
+    trainer(Recipe(epochs=2, batch_size=16, **short), tmp_path).run()
+    longer = trainer(Recipe(epochs=4, batch_size=16, **{**short, **long}), tmp_path)
+    longer.resume()
+    assert longer.position.epoch == 2
+    assert longer.run() == history
+    assert content(longer.model) == content(whole.model)
+    assert trainer(Recipe(epochs=4, batch_size=16, **{**short, **long}), tmp_path).resume() is None
+
+
+@pytest.mark.parametrize(
+    ("short", "problem", "fix"),
+    [
+        ({"schedule": "cosine"}, "the learning rate of epoch 1 was", "train on from its weights: calib fit"),
+        ({"schedule": "step:at=0.5"}, "of epoch 2 was 0.01, and would be 0.1", "--schedule step:at=0.25,factor=0.1"),
+        ({"schedule": "constant", "warmup": 0.5}, "of epoch 1 was", "--schedule constant --warmup 0.25"),
+        ({"schedule": "constant", "loss": "fls-531"}, "another loss in epoch 3 of 4", "train on from its weights"),
+        ({"schedule": "constant", "batch_size": 8}, "recipe batch_size: 8, not 16", "pass the same options"),
+    ],
+)
+def test_a_longer_run_with_another_past_is_refused(
+    short: dict[str, Any], problem: str, fix: str, tmp_path: Path
+) -> None:
+    epochs = 3 if "loss" in short else 2
+    trainer(Recipe(**{"epochs": epochs, "batch_size": 16, **short}), tmp_path).run()
+    with pytest.raises(UsageError, match=re.escape(problem)) as refused:
+        trainer(Recipe(**{**short, "epochs": 4, "batch_size": 16}), tmp_path).resume()
+    assert fix in str(refused.value.fix)
+    if "--schedule" in fix:  # the line works
+        spec, _, warmup = refused.value.fix.removeprefix("pass --schedule ").partition(" --warmup ")
+        longer = trainer(Recipe(epochs=4, batch_size=16, schedule=spec, warmup=float(warmup or 0)), tmp_path)
+        longer.resume()
+        assert len(longer.run()) == 4
+    if short["schedule"] == "constant" and "batch_size" not in short:
+        return
+    with pytest.raises(UsageError, match="another run"):
+        trainer(Recipe(**{**short, "epochs": 1, "batch_size": 16}), tmp_path).resume()
+
+
 def test_same_seed_same_run_other_seed_other_run() -> None:
     weights = []
     for seed in (0, 0, 1):

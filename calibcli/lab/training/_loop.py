@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,7 +131,45 @@ class Trainer:
             InputError, UsageError: as `TrainingState.load`.
         """
         assert self.state is not None
-        self.position = self.state.load()
+        self.position = self.state.load(self._lengthen)
+
+    def _lengthen(self, before: Mapping[str, Any], position: state.Position) -> None:
+        """Let a run go on for another number of epochs than it was begun with, if that would not change its past.
+
+        Raises:
+            UsageError: the learning rate or the loss of a step that was taken depends on the number of epochs.
+        """
+        recipe, anew = self.recipe, f"train on from its weights: calib fit {self.folder}/model.safetensors --save OTHER"
+        old = dataclasses.replace(recipe, **{name: before[name] for name in state.LENGTH})
+        if position.finished and position.epoch < old.epochs:
+            raise UsageError(f"the run ended after {position.epoch} epochs by --patience {recipe.patience}", anew)
+        was = old.epochs * self.batches.steps
+        for number in range(position.epoch * self.batches.steps + position.step):
+            rates = old.learning_rate(number, was, old.epochs), recipe.learning_rate(number, self.total, recipe.epochs)
+            if rates[0] != rates[1]:
+                epoch = number // self.batches.steps + 1
+                problem = f"the learning rate of epoch {epoch} was {rates[0]:.3g}, and would be {rates[1]:.3g}"
+                raise UsageError(problem, self._same_past(old) or anew)
+        loss = copy.deepcopy(self.objective.loss)  # γ that follows the validation rows takes no notice of the end
+        for epoch in () if loss.needs_validation else range(position.epoch + (position.step > 0)):
+            states = []
+            for epochs in (old.epochs, recipe.epochs):
+                loss.start_epoch(epoch, epochs)
+                states.append(repr(loss.state_dict()))
+            if states[0] != states[1]:
+                problem = f"{recipe.loss} would have been another loss in epoch {epoch + 1} of {recipe.epochs}"
+                raise UsageError(problem, anew)
+        position.finished = position.epoch >= recipe.epochs
+
+    def _same_past(self, old: Recipe) -> str:
+        """Write the options with which learning rates are what they were, over other epochs; "" where none do that."""
+        schedule, epochs, spec = recipes.SCHEDULES.choose(old.schedule), self.recipe.epochs, old.schedule
+        if schedule.name == "cosine":
+            return ""
+        if schedule.name == "step":
+            at = "/".join(f"{min(round(f * old.epochs) / epochs, 1):.6g}" for f in schedule.options["at"])
+            spec = f"step:at={at},factor={schedule.options['factor']:g}"
+        return f"pass --schedule {spec}" + (f" --warmup {old.warmup * old.epochs / epochs:.6g}" if old.warmup else "")
 
     def save(self) -> None:
         """Write the state; nothing without a folder."""

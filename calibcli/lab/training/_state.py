@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -124,8 +124,12 @@ class TrainingState:
         with atomic(self.path) as temporary:
             torch.save(content, temporary)
 
-    def load(self) -> Position:
+    def load(self, lengthen: Callable[[Mapping[str, Any], Position], None] | None = None) -> Position:
         """Put a saved state into these objects and return where the run was.
+
+        Args:
+            lengthen: is called with the saved recipe where it differs in `LENGTH` alone, and with the position; it
+                raises a `UsageError` if the new recipe would not have come to this state.
 
         Raises:
             InputError: not a state of this version, damaged, or of another number of processes.
@@ -136,14 +140,18 @@ class TrainingState:
         with refusing(UNREADABLE, lambda error: f"{path} is not the state of a run ({_first_line(error)})", fix):
             content = torch.load(path, map_location="cpu", weights_only=True)
         saved, stored, position = read(content, path, fix)
-        differing = differences(stored, json.loads(json.dumps(self.identity)))
-        if differing:
+        current = json.loads(json.dumps(self.identity))
+        differing, recipe = differences(stored, current), current["recipe"]
+        as_long = {**stored, "recipe": {**stored["recipe"], **{name: recipe.get(name) for name in LENGTH}}}
+        if differing and (lengthen is None or as_long != current or recipe["epochs"] < position.epoch):
             problem = f"{path} belongs to another run ({'; '.join(differing)})"
             raise UsageError(problem, f"pass the same options; or {fix.removeprefix('pass ')}")
         if len(saved.local) != device.world():
             raise InputError(f"{path} is of {len(saved.local)} processes, this run has {device.world()}", fix)
         local: ProcessState = saved.local[device.rank()]
         check(saved, position, stored, model, parts, path, fix)
+        if differing and lengthen is not None:
+            lengthen(stored["recipe"], position)
         with refusing(UNFIT, lambda error: f"{path} does not fit this run ({_first_line(error)})", fix):
             model.load_state_dict(saved.model)
             for name, part in parts.items():
@@ -181,6 +189,8 @@ def differences(stored: Any, current: Any, name: str = "", most: int = 60) -> li
 
 
 SCHEMA = 1
+LENGTH = ("epochs", "schedule", "warmup")
+"""What of a recipe may change when a run goes on, as long as the learning rates of its past stay the same."""
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 SLOTS = {"SGD": {"momentum_buffer"}, "Adam": MOMENTS, "AdamW": MOMENTS, "Adagrad": {"step", "sum"}}
 """The values that each optimizer keeps for a parameter."""

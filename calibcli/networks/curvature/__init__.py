@@ -176,14 +176,14 @@ def measured(
         test = check(problem, losses[0], certified, first_order=all(c.traits.first_order for c in choices))
         independent(problem)
         if state:
-            state.go_on(problem)
+            state.go_on(problem, losses)
         shared = Shared(problem, seed, level, progress, signals, state.pieces if state else None)
         shared.by_row, shared.double = terms is not None, test.double
         if any(c.traits.folds for c in choices):
             shared.head  # noqa: B018  # refused before anything is measured
         findings: list[tuple[LogitLoss, Choice[QuantityTraits], QuantityEstimates]] = []
         for number, loss in enumerate(losses):
-            engine = Engine(shared, loss, shared.pieces.part(f"loss {number}"))
+            engine = Engine(shared, loss, pieces=shared.pieces.part(f"loss {number}"))
             findings += [(loss, choice, f) for choice, f in _run(engine, choices, interrupts)]
         try:
             shared.quality()

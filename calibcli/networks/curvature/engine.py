@@ -180,9 +180,11 @@ class Engine:
         pieces: of its work.
     """
 
-    def __init__(self, shared: Shared, loss: LogitLoss, pieces: Pieces, original: Engine | None = None) -> None:
+    def __init__(
+        self, shared: Shared, loss: LogitLoss, original: Engine | None = None, pieces: Pieces | None = None
+    ) -> None:
         self.shared, self.problem, self.loss, self.original = shared, shared.problem, loss, original
-        self.pieces = pieces
+        self.pieces = pieces or Pieces()
         self.relative = False  # whether coordinates are relative changes of the parameters
         self.ggn_alone = False  # whether `hessian` is G, and not H
         self.nudged: tuple[Engine, ...] = ()  # of a temperature: the same with a lower and a higher ln β
@@ -218,7 +220,7 @@ class Engine:
             else:
                 scales = [unit / beta if name in self.shared.head else unit for name in self.problem.names]
             pieces = self.pieces.part(f"{'relative ' * relative}β = {beta!r}")
-            view = self._views[relative, beta] = Engine(self.shared, self.loss, pieces, self)
+            view = self._views[relative, beta] = Engine(self.shared, self.loss, self, pieces)
             view.problem, view.relative = self.problem.view(beta, scales), relative
             if after and not nudge:
                 view.nudged = tuple(self.view(relative=relative, after=True, nudge=d) for d in (-NUDGE, NUDGE))
@@ -232,7 +234,7 @@ class Engine:
         self.drop()
         if differences not in self._gauss_newton:
             pieces = self.pieces.part("G by differences" if differences else "G")
-            engine = self._gauss_newton[differences] = Engine(self.shared, self.loss, pieces)
+            engine = self._gauss_newton[differences] = Engine(self.shared, self.loss, pieces=pieces)
             engine.hessian = gauss_newton(self.problem, self.loss, self.shared.double, differences)
             engine.ggn_alone = True
         return self._gauss_newton[differences]

@@ -442,9 +442,10 @@ class Diagonals:
         *,
         asked: Question,
         agree: Question,
-        pieces: Pieces,
+        pieces: Pieces | None = None,
     ) -> None:
-        self.problem, self.scalar, self.asked, self.agree, self.pieces = problem, scalar, asked, agree, pieces
+        self.problem, self.scalar, self.asked, self.agree = problem, scalar, asked, agree
+        self.pieces = pieces or Pieces()
         self.tensors: list[bool] = tensors.tolist()
         self._known: dict[tuple[int, ...], torch.Tensor] = {}
 

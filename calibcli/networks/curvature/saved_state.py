@@ -29,9 +29,11 @@ from torch import Tensor, nn
 from calibcli import __version__
 from calibcli.core import validation
 from calibcli.core.errors import CalibError, InputError, UsageError, refusing
-from calibcli.core.files import alone, atomic
+from calibcli.core.files import alone, atomic, refuse_input
 from calibcli.core.options import Range
 from calibcli.networks import device as devices
+from calibcli.networks.curvature import sharded
+from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.problem import CurvatureProblem
 from calibcli.networks.dataset import Dataset
 
@@ -39,7 +41,7 @@ FILE, PIECES, LOCK = "state.json", "pieces.bin", ".calib-curvature.lock"
 SCHEMA = 1
 EVERY = 60.0  # seconds between two states
 FIRST = 64  # rows whose inputs are hashed, as a whole data set may be too large for it
-SAME_MODEL = 1e-3  # relative difference of outputs up to which the code of the model is taken to be the same
+SAME_CODE = 1e-3  # relative difference of outputs up to which the code of model and loss is taken to be the same
 DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.float32, torch.float64, torch.int64)}
 DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
 T = TypeVar("T")
@@ -78,7 +80,7 @@ class Pieces:
         carried: Sequence[str] = getattr(carrier, "CARRIED", ())
         if (known := self.recall(name)) is not None:
             for attribute, number in zip(carried, known.pop().tolist() if carried else ()):
-                setattr(carrier, attribute, number)
+                setattr(carrier, attribute, type(getattr(carrier, attribute))(number))  # some are whole
             return known
         found = list(work())
         numbers = [torch.tensor([getattr(carrier, a) for a in carried], dtype=torch.float64)] if carried else []
@@ -168,6 +170,7 @@ class State:
         try:
             with alone(self.folder / LOCK, "--save-state"):
                 self._read()
+                refuse_input(self.folder / PIECES)
                 torch.set_num_threads(self.threads)
                 self._write()
                 with open(self.folder / PIECES, "r+b" if self.size else "w+b", buffering=0) as self.file:
@@ -176,7 +179,7 @@ class State:
                     finally:
                         self.save()
                         if not self.size:  # nothing was done: other options may be tried
-                            for path in (self.folder / FILE, self.folder / PIECES):
+                            for path in (self.folder / PIECES, self.folder / FILE):
                                 path.unlink(missing_ok=True)
         finally:
             torch.set_num_threads(threads)
@@ -189,11 +192,11 @@ class State:
         """All pieces."""
         return Pieces(self)
 
-    def go_on(self, problem: CurvatureProblem) -> None:
-        """Take the saved memory plan, unless another was asked for, and refuse another model with the same weights.
+    def go_on(self, problem: CurvatureProblem, losses: Sequence[LogitLoss]) -> None:
+        """Take the saved memory plan, unless another was asked for, and refuse a model or loss whose code has changed.
 
         Raises:
-            UsageError: its outputs on the first rows are not those of the saved run.
+            UsageError: what they give for the first rows is not what the saved run had.
         """
         self.problem = problem
         if (plan := self.plan) and (plan.memory, plan.batch_size) == self.asked:
@@ -202,10 +205,11 @@ class State:
         elif plan:
             self.note("the memory plan is another one than before: numbers agree to rounding, not to the last bit")
         with torch.no_grad():
-            here = problem.logits(range(min(4, problem.layout.n)))[0].cpu()
-        (before,) = self.pieces.once("outputs of the first rows", lambda: [here])
-        if before.shape != here.shape or not torch.allclose(before, here, SAME_MODEL, SAME_MODEL * float(here.std())):
-            raise self._of_another("the code of the model, whose outputs on the first rows differ")
+            z, labels = problem.logits(range(min(4, problem.layout.n)))
+            here = [z.cpu(), *(loss(z, labels).double().cpu() for loss in losses)]
+        for then, now in zip(self.pieces.once("outputs and losses of the first rows", lambda: here), here):
+            if then.shape != now.shape or not torch.allclose(then, now, SAME_CODE, SAME_CODE * float(now.abs().max())):
+                raise self._of_another("other code: the outputs of the model or the loss differ on the first rows")
 
     def read(self, name: str) -> list[Tensor] | None:
         """Return a piece, or None."""
@@ -270,7 +274,7 @@ class State:
             self.failed = True
 
     def _read(self) -> None:
-        path, ours = self.folder / FILE, {FILE, PIECES, LOCK}
+        path, ours = self.folder / FILE, {LOCK}  # pieces come after it
         if not path.exists():
             foreign = [
                 p.name for p in self.folder.iterdir() if p.name not in ours and not p.name.startswith(f".{FILE}")
@@ -331,7 +335,7 @@ class State:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    return memoryview(sharded.local(tensor).detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def _first_line(error: Exception) -> str:

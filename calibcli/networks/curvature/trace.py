@@ -103,10 +103,10 @@ class Prober:
         tensors: torch.Tensor,
         seed: int,
         hessian: GradientDifferences | None = None,
-        pieces: Pieces,
+        pieces: Pieces | None = None,
     ) -> None:
         self.problem, self.scalar, self.slope, self.seed = problem, scalar, slope, seed
-        self.hessian, self.pieces = hessian, pieces
+        self.hessian, self.pieces = hessian, pieces or Pieces()
         self.tensors: list[bool] = tensors.tolist()
 
     @cached_property
