@@ -210,3 +210,31 @@ def test_the_interval_keeps_its_level() -> None:
         found = JudgedMean(mean_of(right[has_label]), mean_of(judged), has_label).interval(0.90)
         missed += [found.high < 0.7, found.low > 0.7]
     assert (missed <= 27).all()  # 1 in 1,000 draws of Binomial(300, .05) is more
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("command", [["inspect"], ["threshold", "--max-risk", "0.1"], ["check", "--max", "ece=0.1"]])
+def test_lines_name_the_judge_where_the_command_takes_one(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(3)
+    right, sure = rng.random(400) < 0.7, rng.random(400).round(2)
+    rows = [
+        f"{c},{('yes' if y else 'no') if i % 4 == 0 else ''},{'yes' if y ^ (i % 9 == 0) else 'no'}"
+        for i, (c, y) in enumerate(zip(sure, right, strict=True))
+    ]
+    Path("a.csv").write_text("\n".join(["confidence,human,llm", *rows]))
+    assert main([command[0], "a.csv", *command[1:], "-q"]) == 4
+    lines = capsys.readouterr().err
+    assert "--correct human" in lines
+    assert "--judge llm" not in lines
+    assert main([command[0], "a.csv", *command[1:], "--confidence", "confidence", "--correct", "human", "-q"]) in (
+        3,
+        4,
+        5,
+    )
+    said = capsys.readouterr()
+    whole = "metrics a.csv --confidence confidence --correct human --judge llm"
+    if command[0] == "inspect":
+        assert f"calib {whole}, if it judges all rows" in said.err
+    assert main([*whole.split(), "-q"]) == 0

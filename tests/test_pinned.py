@@ -307,6 +307,9 @@ class TestInit:
         text = Path("calib.yml").read_text()
         assert "uses: " in text
         assert "first.csv" in text
+        with pytest.raises(UsageError, match=r"calib.yml is there already"):
+            calibcli.init("first.csv", save="third.toml", workflow="calib.yml")
+        assert not Path("third.toml").exists()
 
     def test_inspect_writes_the_section(self, pinned: Path) -> None:
         assert main(["inspect", "first.csv", "-q", "-o", "data.toml"]) == Exit.OK

@@ -282,7 +282,7 @@ def test_sam_leaves_batch_statistics_to_the_first_pass() -> None:
 def test_log_has_what_it_promises() -> None:
     history = trainer(Recipe(loss="focal:gamma=2+mmce", epochs=2)).run()
     keys = "epoch lr train_loss gamma penalty_mmce last_weight_norm last_gradient_norm loss gamma_mean nll nll_correct"
-    keys += " nll_wrong entropy entropy_wrong accuracy ece adaece error p_true temperature"
+    keys += " nll_wrong entropy entropy_wrong accuracy ece adaece margin_tail error p_true temperature"
     assert [list(record) for record in history] == [keys.split()] * 2
     assert history[0]["gamma"] == "2"
 

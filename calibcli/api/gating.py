@@ -376,7 +376,7 @@ def init(
         The proposed rules as a table, with their numbers.
 
     Raises:
-        InputError: the file is refused.  UsageError: a configuration is there already.
+        InputError: the file is refused.  UsageError: a configuration or a workflow is there already.
     """
     from calibcli.gate import pins, proposal  # here, as a check starts without it
 
@@ -385,6 +385,8 @@ def init(
     if old and not update:
         fix = f"replace how the file is read in it, and keep its rules: --update; or write another: --save {save}.new"
         raise UsageError(f"{save} is there already", fix)
+    if workflow is not None and Path(workflow).exists():
+        raise UsageError(f"{workflow} is there already", f"move it away, or write another: --workflow {workflow}.new")
     rows = given(init, file, None, how, progress, whole=True)
     measured = measure(rows, None, *metrics)
     entries = recorded_outputs.provenance(rows)

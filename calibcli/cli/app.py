@@ -79,7 +79,9 @@ def _outcome(args: list[str]) -> int:
         message, code = ENDS[type(end)]
         return _say(message, "", code)
     except CalibError as error:
-        return _say(error.problem, error.fix, error.code)
+        from calibcli.cli import mistakes  # here, as a command without a mistake starts without it
+
+        return _say(error.problem, mistakes.of_command(error.fix, args), error.code)
     except MemoryError:
         return _out_of_memory()
     except ModuleNotFoundError as error:  # an optional package is not installed

@@ -83,6 +83,18 @@ def _command_with(flag: str, args: Sequence[str], command: str) -> str:
     return f"{flag} is an option of calib {', '.join(owners)}: {line}"
 
 
+def of_command(fix: str, args: Sequence[str]) -> str:
+    """Return a fix for the command of a line: `--judge COLUMN` of a line of options is left out where the command lacks
+    it, as all commands read recorded outputs alike and propose the same lines; the lines that are left still read them.
+    """
+    command = next((word for word in args if word in COMMANDS), "")
+    if not command or " --judge " not in fix or "--judge" in _flags(command):
+        return fix
+    line = r"(calib metrics [^;]*)?(--correct \S+) --judge \S+"
+    kept = re.sub(line, lambda found: found[0] if found[1] else found[2], fix)
+    return kept if kept == fix else f"{kept} (calib metrics also takes --judge)"
+
+
 def _flags(command: str) -> set[str]:
     """Return the flags of a command's options, as `--max` and `-o`."""
     options = importlib.import_module(f"calibcli.cli.{command}").command.options

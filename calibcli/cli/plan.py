@@ -19,7 +19,9 @@ def command(
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
     margin: tuple[str, ...] = option(
-        (), "Largest allowed loss against a baseline, such as temperature_gain=0 (calib list metrics).", metavar=LIMIT
+        (),
+        "Largest allowed loss against a baseline, such as temperature_gain=0.005 (calib list metrics).",
+        metavar=LIMIT,
     ),
     pilot: Path | None = option(None, "Scores of a pilot (default: a synthetic model).", "--from", metavar="FILE"),
     assumed: Assumptions,

@@ -109,7 +109,9 @@ class Request:
         None, "Scores, or an earlier result with --keep-rows, to compare with.", metavar="FILE"
     )
     margin: tuple[str, ...] = option(
-        (), "Largest allowed loss against the baseline, such as temperature_gain=0 (calib list metrics).", metavar=LIMIT
+        (),
+        "Largest allowed loss against the baseline, such as temperature_gain=0.005 (calib list metrics).",
+        metavar=LIMIT,
     )
     scope: str = option("", "For a result.json: judge the numbers with this scope, such as before or after.")
     min_n: Rows | None = option(None, "Fewest rows; a rule with fewer is NOT RUN (default: 200).")

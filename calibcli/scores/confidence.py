@@ -131,7 +131,8 @@ def predictions(
             first = int(np.flatnonzero(bare)[0])
             problem = f"{count_text(int(bare.sum()), 'row')} of {where} without a verdict, first row {first}"
             by_a_judge = [
-                f"or calib metrics {where} --judge {shlex.quote(n)}, if it judges all rows"
+                f"or calib metrics {where} --confidence {shlex.quote(named.confidence)} "
+                f"--correct {shlex.quote(named.correct)} --judge {shlex.quote(n)}, if it judges all rows"
                 for n in _judges(contents, named)
             ]
             raise InputError(

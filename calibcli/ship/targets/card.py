@@ -14,15 +14,17 @@ from calibcli.core.result import Estimate
 from calibcli.metrics import report
 from calibcli.ship.target import TARGETS, ExportRequest, Shipped, about
 
+ASSUMED = "image-classification"
 METRICS = ("ece", "nll", "brier", "accuracy")
 
 
 @TARGETS.add(suffixes=(".md",), data="scores")
-def card(request: ExportRequest, *, name: str = "", task: str = "image-classification", dataset: str = "") -> Shipped:
+def card(request: ExportRequest, *, name: str = "", task: str = "", dataset: str = "") -> Shipped:
     """A `model-index` block and a "Calibration" section for a Hugging Face model card, from labelled rows.
 
     Every number has its interval and n; the ECE also has the level below which a calibrated model stays. T is given.
-    `name` of the model, `task` and `dataset` go into the index (Mitchell et al. 2019).
+    `name` of the model, `task` and `dataset` go into the index (Mitchell et al. 2019). A task that is not stated is
+    `image-classification`, and a note says so.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -46,7 +48,7 @@ def card(request: ExportRequest, *, name: str = "", task: str = "image-classific
         "model-index:",
         f"- name: {json.dumps(name or request.path.stem)}",
         "  results:",
-        f"  - task: {{type: {json.dumps(task)}}}",
+        f"  - task: {{type: {json.dumps(task or ASSUMED)}}}",
         f"    dataset: {json.dumps({'name': dataset_name, 'type': dataset_name})}",
         "    metrics:",
         *(f"    - {json.dumps(entry)}" for entry in results),
@@ -68,7 +70,9 @@ def card(request: ExportRequest, *, name: str = "", task: str = "image-classific
     ]
     with atomic(request.path) as temporary:
         temporary.write_text("\n".join([*index, *lines]), encoding="utf-8")
-    return Shipped(files=[request.path], compared=None, notes=rows.notes, facts={"rows": rows.n})
+    assumed = f"the card says task: {ASSUMED}; if it is another, state it: card:task=text-classification"
+    notes = [*rows.notes, *([] if task else [assumed])]
+    return Shipped(files=[request.path], compared=None, notes=notes, facts={"rows": rows.n})
 
 
 def _row(before: Estimate, after: Estimate) -> str:
