@@ -1,7 +1,7 @@
 """False alarms of `calib watch` where the delay of a label depends on the outcome.
 
     python benchmarks/late_labels.py --short   # 15 seconds
-    python benchmarks/late_labels.py           # 200 runs of each, and the table of docs/watch.md; ten minutes
+    python benchmarks/late_labels.py           # 200 runs of each, and the table of docs/measured/watch.md; ten minutes
 
 A model of two classes is calibrated: P is uniform between .02 and .3, and the event happens with probability P. It gets
 60 rows a night for 40 nights. Events are labelled after 1 day, as a complaint is, and other rows after 8. The rule is

@@ -163,6 +163,7 @@ def rereading(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", [*ONCE, *TWICE])
+@pytest.mark.one_in(4)
 def test_against_the_dense_matrix(name: str) -> None:
     """Values and bounds; the weights stay as they are, to the last bit."""
     model, x, y = trained((ONCE | TWICE)[name])

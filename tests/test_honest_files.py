@@ -14,7 +14,7 @@ from benchmark_scripts import script
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-EXAMPLES = 25
+EXAMPLES = 20
 
 
 @pytest.fixture(scope="module")

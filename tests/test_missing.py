@@ -273,6 +273,7 @@ def few(kind: str, k: int, m: int = 7, n: int = 60) -> tuple[np.ndarray, np.ndar
 
 @pytest.mark.parametrize("metric", ["accuracy", "ece", "brier", "nll", "brier_top", "confidence_gap", "ece:bins=4"])
 @pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.one_in(4)
 def test_both_ends_are_those_of_all_possible_labels(bench: ModuleType, metric: str, k: int) -> None:
     p, known, rows = few("labels", k)
     every = (

@@ -35,6 +35,7 @@ BY_PROCESSOR = (
     "my-experiment.md",
     "my-hugging-face-model.md",
     "positions.md",
+    "ship.md",
 )
 """Pages of numbers in float32, which other processors round otherwise; training carries that into the first digits."""
 NEEDS = {"my-hugging-face-model.md": "transformers", "positions.md": "transformers"}

@@ -84,6 +84,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> WatchState:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.one_in(3)
 def test_labels_of_a_week_later_give_the_state_of_labels_that_were_there(
     seed: int, whole: WatchState, tmp_path: Path, capsys: Any
 ) -> None:
