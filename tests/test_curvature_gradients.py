@@ -53,6 +53,11 @@ def math(m: nn.Module, x: Tensor) -> Tensor:
         return m.head(F.scaled_dot_product_attention(q, k, v).mean((1, 2)))
 
 
+def far(m: nn.Module, x: Tensor) -> Tensor:
+    """Distances to the centres of classes: (n, 1, 4) - (K, 4), over the 4 features."""
+    return -(m.first(x)[:, None] - m.centres).square().sum(2).sqrt()
+
+
 def cubed(x: Tensor) -> Tensor:
     return torch.tanh(x) ** 3
 
@@ -61,7 +66,9 @@ TWINS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "custom function": lambda m, x: m.last(cubed(m.first(x))),
     "wrong second derivative": lambda m, x: m.last(m.first(x) ** 2),
     "flash attention": math,
-    "distances": lambda m, x: -(m.first(x)[:, None] - m.centres).square().sum(2).sqrt(),  # (n, K, 4) over 4
+    "distances": far,
+    "a second derivative that is not finite": lambda m, x: m.last(F.relu(torch.tanh(m.first(x))).square()),
+    "kinks in a part without gradients": lambda m, x: far(m, F.relu(x).clamp(max=2)),
 }
 """What those that can be differentiated once compute, in operations that can be differentiated twice."""
 
