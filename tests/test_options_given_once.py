@@ -83,7 +83,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
         (["--mean", "0.4", "--std", "0.2"], "data train preprocess mean: [0.5], not [0.4]"),
         (["--mean", "0.5", "--std", "0.3"], "data train preprocess std: [0.2], not [0.3]"),
         (["--mean", "0.5", "--std", "0.2", "--lr", "0.02"], "recipe lr: 0.1, not 0.02"),
-        (["--mean", "0.5", "--std", "0.2", "--epochs", "2"], "recipe epochs: 1, not 2"),
+        (["--mean", "0.5", "--std", "0.2", "--batch-size", "16"], "recipe batch_size: 128, not 16"),
         (["--mean", "0.5", "--std", "0.2", "--labels", "other"], "data train labels: "),
         (["--mean", "0.5", "--std", "0.2", "--seed", "1"], "recipe seed: 0, not 1"),
     ],
