@@ -181,10 +181,10 @@ def _second_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tens
     v, w = _directions(problem)
     all_four = [v, w, *_products(problem, loss, logits, [v, w])]
     hv = all_four[2]
-    if not math.isfinite(_norm([*hv, *all_four[3]])):
+    result.asymmetry = _asymmetry(*all_four)
+    if not math.isfinite(result.asymmetry):  # as one of the products then is not
         infinite = SecondDerivative(problem, hessian_scalar(loss)).not_finite("a Hessian-vector product")
         raise NoSecondDerivative(infinite.problem, infinite.fix)
-    result.asymmetry = _asymmetry(*all_four)
     if result.asymmetry > SYMMETRIC and (why := _asymmetric(problem, loss, all_four, result.asymmetry)):
         raise why
     length = sum(p.numel() for p in v) ** 0.5  # of v and w
@@ -205,10 +205,13 @@ def _second_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tens
 
 
 def _asymmetry(*pieces: list[torch.Tensor]) -> float:
-    """Compute |wᵀHv - vᵀHw| from signs v, w, Hv and Hw, relative to the size that either might have."""
+    """Compute |wᵀHv - vᵀHw| from signs v, w, Hv and Hw, relative to the size that either might have.
+
+    It is NaN where one of them is not finite.
+    """
     v, w, hv, hw = pieces
     scale = (_norm(hv) + _norm(hw)) * sum(p.numel() for p in v) ** 0.5 / 2
-    return abs(_dot(w, hv) - _dot(v, hw)) / scale if scale > 0 else 0.0
+    return 0.0 if scale == 0 else abs(_dot(w, hv) - _dot(v, hw)) / scale
 
 
 def _asymmetric(
