@@ -78,7 +78,7 @@ def loaded(folder: Path, **options: Any) -> Dataset:
 
 
 def small_memory(monkeypatch: pytest.MonkeyPatch, free: int = 1000) -> None:
-    monkeypatch.setattr(decoded.devices, "free_bytes", lambda: free)
+    monkeypatch.setattr(decoded.devices, "free_bytes", lambda device=None: free)
 
 
 @pytest.mark.parametrize("quantity", ["lambda_max", "density:steps=12", "trace"])
@@ -207,10 +207,10 @@ def test_training_decodes_each_picture_once(
 def test_a_share_of_what_is_free_decides_what_stays_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     data = dataset.load((torch.zeros(10, 8), torch.arange(10) % 2))
     for free, kept in ((8 * 320, True), (8 * 320 - 1, False)):
-        monkeypatch.setattr(batches, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(batches.device, "free_bytes", lambda device, free=free: free)
         loader = batches.Loader(data, torch.device("cpu"), torch.float32)
         assert (loader.kept is not None) == kept
-    monkeypatch.setattr(batches, "free_bytes", lambda device: 8 * 320)
+    monkeypatch.setattr(batches.device, "free_bytes", lambda device: 8 * 320)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert devices.local_world() == 2
     assert batches.Loader(data, torch.device("cpu"), torch.float32).kept is None

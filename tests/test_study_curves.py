@@ -225,6 +225,13 @@ def test_a_check_passes_or_fails_outside_the_headline_and_the_correction() -> No
     assert "of degree 1" in verdict.why
 
 
+def refusal(text: str, source: str = "recipe.toml", *size: str) -> str:
+    """What is said of a recipe that is refused, with the fix."""
+    with pytest.raises(UsageError) as error:
+        parsing.parse(text, source, *size)
+    return f"{error.value.problem} {error.value.fix}"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
@@ -237,9 +244,7 @@ def test_a_check_passes_or_fails_outside_the_headline_and_the_correction() -> No
 )
 def test_mistakes(old: str, new: str, match: str) -> None:
     assert RECIPE.count(old) >= 1
-    with pytest.raises(UsageError) as error:
-        parsing.parse(RECIPE.replace(old, new), "recipe.toml")
-    assert match in f"{error.value.problem} {error.value.fix}"
+    assert match in refusal(RECIPE.replace(old, new))
 
 
 def test_the_causes_table_has_a_slope_where_x_and_y_surely_move() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -152,6 +153,15 @@ def test_a_longer_run_with_another_past_is_refused(
         return
     with pytest.raises(UsageError, match="another run"):
         trainer(Recipe(**{**short, "epochs": 1, "batch_size": 16}), tmp_path).resume()
+
+
+@pytest.mark.regression
+def test_a_run_that_stopped_at_its_nll_says_so_when_it_is_lengthened(tmp_path: Path) -> None:
+    """It was said to have ended by --patience None."""
+    recipe = Recipe(epochs=5, batch_size=16, stop_nll=10.0)
+    assert len(trainer(recipe, tmp_path).run()) == 1
+    with pytest.raises(UsageError, match="the run ended after 1 epochs by --stop-nll 10"):
+        trainer(dataclasses.replace(recipe, epochs=9), tmp_path).resume()
 
 
 def test_same_seed_same_run_other_seed_other_run() -> None:

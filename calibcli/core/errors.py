@@ -86,6 +86,11 @@ class NoRows(InputError):
     """A file is complete and readable but has no rows."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error of other code, cut; its type where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:100]
+
+
 @contextlib.contextmanager
 def refusing(
     errors: type[BaseException] | tuple[type[BaseException], ...], problem: str | Callable[[Any], str], fix: str

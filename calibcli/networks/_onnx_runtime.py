@@ -59,9 +59,8 @@ def run(running: Any, wanted: Sequence[str], feed: Mapping[str, Any]) -> Any:
         FAILURES: the graph does not run.
     """
     options, results, errors = onnxruntime.RunOptions(), list[Any](), list[BaseException]()
-    done = (
-        threading.Event()
-    )  # `Thread.join` of Python 3.11, interrupted, may take a thread that runs for one that has ended
+    # `Thread.join` of Python 3.11, interrupted, may take a thread that runs for one that has ended
+    done = threading.Event()
 
     def work() -> None:
         try:

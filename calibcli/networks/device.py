@@ -191,6 +191,11 @@ def free_bytes(device: torch.device | None = None) -> int:
     return all_least(where, free)[0] if _step else free
 
 
+def free_for_each(device: torch.device | None = None) -> int:
+    """Count the bytes of `free_bytes` that each process here may take: they share the machine's memory, not a GPU's."""
+    return free_bytes(device) // (1 if device is not None and device.type == "cuda" else local_world())
+
+
 def dtype(name: str) -> torch.dtype:
     """Return the torch dtype of a name in `DTYPES`.
 

@@ -393,7 +393,7 @@ def write_logits(
     labels, row, counted = data.labels, None, None
     if data.inside:
         counted = _counted(data, shift, share, seed)
-        labels, row = (shifted(labels, shift) if shift else labels)[counted], np.nonzero(counted)[0]
+        labels, row = shifted(labels, shift)[counted], np.nonzero(counted)[0]
         batch_size = max(1, min(batch_size, AT_ONCE // (4 * classes * math.prod(data.inside))))
         options |= {"counted": counted, "class_axis": class_axis}
         if path.suffix == ".npy":
@@ -433,7 +433,7 @@ def _counted(data: Dataset, shift: int, share: float, seed: int) -> NDArray[np.b
     """
     if shift and (len(data.inside) > 1 or shift >= data.inside[0]):
         raise UsageError(f"--shift {shift} is for sequences of more positions than {data.inside}", "leave it out")
-    counted = (shifted(data.labels, shift) if shift else data.labels) >= 0
+    counted = shifted(data.labels, shift) >= 0
     if share < 1:
         counted &= np.random.default_rng(seed).random(counted.shape, np.float32) < share
     if not counted.any():

@@ -76,6 +76,8 @@ def shifted(labels: Array, shift: int) -> Array:
     >>> shifted(np.array([[7, 8, 9]]), 1)
     array([[   8,    9, -100]])
     """
+    if not shift:
+        return labels
     moved = np.full(labels.shape, IGNORED, np.float64 if labels.dtype.kind == "f" else np.int64)
     moved[:, : labels.shape[1] - shift] = labels[:, shift:]
     return moved
@@ -85,7 +87,7 @@ def _labels(labels: Named, positions: int, shift: int) -> Named:
     """Return labels (N, P..) as (N * P,), each the one `shift` positions on; the last ones of a row then have none."""
 
     def part(block: Array) -> Array:
-        return (shifted(block, shift) if shift else block).reshape(len(block) * positions)
+        return shifted(block, shift).reshape(len(block) * positions)
 
     moved_dtype = np.dtype(np.float64 if labels.dtype.kind == "f" else np.int64)
     return Flat(labels, positions, part, (), moved_dtype if shift else labels.dtype)

@@ -87,10 +87,10 @@ class GivenNumbers:
         left, z = (one - kept @ (kept.T @ one) for one in (last, off[:, -1]))
         size = float(np.linalg.norm(z)) or 1.0
 
-        found, *_ = np.linalg.lstsq(design, last, rcond=None)
-        tangent = chebyshev.chebval(given[:, 0] / scale, chebyshev.chebder(found[: DEGREE + 1])) / scale  # (A,)
+        coefficients, *_ = np.linalg.lstsq(design, last, rcond=None)
+        tangent = chebyshev.chebval(given[:, 0] / scale, chebyshev.chebder(coefficients[: DEGREE + 1])) / scale  # (A,)
         moved = self.draws - self.means  # (B, A, P)
-        moved = moved[..., -1] - tangent * moved[..., 0] - moved[..., 1:-1] @ found[DEGREE + 1 :]  # (B, A)
+        moved = moved[..., -1] - tangent * moved[..., 0] - moved[..., 1:-1] @ coefficients[DEGREE + 1 :]  # (B, A)
 
         permuted = left[orders]  # (M, A)
         norms = np.sqrt(np.maximum((permuted**2).sum(axis=1) - ((permuted @ kept) ** 2).sum(axis=1), TINY))

@@ -142,7 +142,8 @@ class Trainer:
         recipe, anew = self.recipe, f"train on from its weights: calib fit {self.folder}/model.safetensors --save OTHER"
         old = dataclasses.replace(recipe, **{name: before[name] for name in state.LENGTH})
         if position.finished and position.epoch < old.epochs:
-            raise UsageError(f"the run ended after {position.epoch} epochs by --patience {recipe.patience}", anew)
+            by = f"--stop-nll {recipe.stop_nll:g}" if recipe.patience is None else f"--patience {recipe.patience}"
+            raise UsageError(f"the run ended after {position.epoch} epochs by {by}", anew)
         was = old.epochs * self.batches.steps
         for number in range(position.epoch * self.batches.steps + position.step):
             rates = old.learning_rate(number, was, old.epochs), recipe.learning_rate(number, self.total, recipe.epochs)

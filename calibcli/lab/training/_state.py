@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from calibcli.core import validation
-from calibcli.core.errors import InputError, UsageError, refusing
+from calibcli.core.errors import InputError, UsageError, first_line, refusing
 from calibcli.core.files import atomic
 from calibcli.core.options import Range
 from calibcli.networks import device
@@ -137,7 +137,7 @@ class TrainingState:
         """
         path, model, parts = self.path, self.model, self.parts
         fix = "pass --overwrite to start again, or another --save folder"
-        with refusing(UNREADABLE, lambda error: f"{path} is not the state of a run ({_first_line(error)})", fix):
+        with refusing(UNREADABLE, lambda error: f"{path} is not the state of a run ({first_line(error)})", fix):
             content = torch.load(path, map_location="cpu", weights_only=True)
         saved, stored, position = read(content, path, fix)
         current = json.loads(json.dumps(self.identity))
@@ -152,7 +152,7 @@ class TrainingState:
         check(saved, position, stored, model, parts, path, fix)
         if differing and lengthen is not None:
             lengthen(stored["recipe"], position)
-        with refusing(UNFIT, lambda error: f"{path} does not fit this run ({_first_line(error)})", fix):
+        with refusing(UNFIT, lambda error: f"{path} does not fit this run ({first_line(error)})", fix):
             model.load_state_dict(saved.model)
             for name, part in parts.items():
                 part.load_state_dict(saved.parts[name])
@@ -163,10 +163,6 @@ class TrainingState:
                 torch.cuda.set_rng_state(local.cuda, self.generator.device)
             self.generator.set_state(local.generator)
         return position
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:100]
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from calibcli.core.errors import InputError, UsageError
 from calibcli.networks import dataset, device, inference
 from calibcli.networks.dataset import Dataset
-from calibcli.networks.device import free_bytes, local_world
+from calibcli.networks.device import free_for_each
 
 # Batches, and data kept on the device.
 
@@ -40,8 +40,7 @@ class Loader:
         self.shape = data.shape
         self.kept: Inputs | None = None
         size = 8 if dtype == torch.float64 else 4
-        beside = free_bytes(device) // (local_world() if device.type == "cpu" else 1)
-        if len(data) * int(np.prod(self.shape)) * size <= beside // RESIDENT:
+        if len(data) * int(np.prod(self.shape)) * size <= free_for_each(device) // RESIDENT:
             parts = [self._read(slice(i, i + 4096)) for i in range(0, len(data), 4096)]
             self.kept = tree_map(lambda *tensors: torch.cat(tensors), *parts)
 

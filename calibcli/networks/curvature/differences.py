@@ -39,6 +39,7 @@ from calibcli.networks.curvature.operator import (
     hessian_scalar,
     inner,
     norm,
+    norm_of_pieces,
     slope,
 )
 from calibcli.networks.curvature.problem import CurvatureProblem, Inputs, Scalar, padding_rows, signs
@@ -165,13 +166,13 @@ class Moving(SecondDerivative):
     @contextlib.contextmanager
     def moved(self, along: Sequence[Tensor], by: float) -> Iterator[None]:
         """Be at w + by · along within the block."""
-        sharded.let_go(self.problem.model)
+        sharded.let_go(self.problem.units)
         try:
             torch._foreach_add_(self.data, sharded.shares(along, self.places, self.data), alpha=by)
             yield
         finally:
             torch._foreach_copy_(self.data, self.weights)
-            sharded.let_go(self.problem.model)
+            sharded.let_go(self.problem.units)
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class Differences(Moving):
     def slopes(self, at: RowsAtW, pieces: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Differentiate the logits along coordinates, a piece per tensor: R and D(2ε), (n, K) each."""
         along = self.along(pieces)
-        length = _norm(along)
+        length = norm_of_pieces(along)
         if length == 0:
             return torch.zeros_like(at.logits), torch.zeros_like(at.logits)
         step = STEP * max(self.length, 1e-3) / length
@@ -281,15 +282,15 @@ class GradientDifferences(Moving):
 
     def at(self, rows: Any) -> tuple[Inputs, Scalar, Tensor, Choices]:
         """Return some rows' inputs, what is differentiated, the labels and the choices at w."""
-        rows, share = sharded.own(rows, self.problem.model)
+        rows, share = self.problem.own(rows)
         inputs, labels = self.problem.batch(rows)
         with torch.no_grad(), Choices() as choices:
             logits = self.problem.outputs(_copies(inputs))
-        sharded.let_go(self.problem.model)
-        held = self.slope(logits, labels) if self.fixed else None
+        sharded.let_go(self.problem.units)
+        slopes_at_w = self.slope(logits, labels) if self.fixed else None
 
         def scalar(z: Tensor, labels: Tensor) -> Tensor:
-            return share * (self.scalar(z, labels) if held is None else (held * z).sum())
+            return share * (self.scalar(z, labels) if slopes_at_w is None else (slopes_at_w * z).sum())
 
         return inputs, scalar, labels, choices
 
@@ -300,7 +301,7 @@ class GradientDifferences(Moving):
             with choices.kept():
                 total = scalar(self.problem.outputs(_copies(inputs)), labels)
             try:
-                return sharded.gradients(total, self.problem.tensors, self.problem.model)
+                return self.problem.gradient_of(total)
             except CheckpointError:  # layers that are computed again, of which other tensors were saved
                 raise _other_path() from None
 
@@ -315,7 +316,7 @@ class GradientDifferences(Moving):
     def times(self, at: Any, pieces: Sequence[Tensor]) -> list[Tensor]:
         """Multiply the sum over some rows (see `at`) by a vector, a piece per tensor, at the step that is there."""
         along = self.along(pieces)
-        if (length := _norm(along)) == 0:
+        if (length := norm_of_pieces(along)) == 0:
             return [torch.zeros_like(p) for p in pieces]
         fine, coarse = self._pair(at, along, self._step(length, self.step))
         return [(4 * f - c) / 3 for f, c in zip(fine, coarse)]
@@ -396,7 +397,7 @@ class GradientDifferences(Moving):
     def _once(self, pieces: Sequence[Tensor], step: float) -> tuple[Tensor, float]:
         """Multiply the mean over rows by a unit vector; also return ‖D(ε) - D(2ε)‖ / 3."""
         along = self.along(pieces)
-        if (length := _norm(along)) == 0:
+        if (length := norm_of_pieces(along)) == 0:
             return self.problem.zero(), 0.0
 
         def work() -> list[Tensor]:
@@ -433,8 +434,8 @@ class GradientDifferences(Moving):
     def _check(self, rows: range, gradient: list[Tensor]) -> None:
         """Refuse a model whose gradient at w changes where choices are kept, as where layers are computed again."""
         kept = self._gradient(self.at(rows), [torch.zeros_like(g) for g in gradient], 0.0)
-        off = _norm([a - b for a, b in zip(kept, gradient)])
-        if off > 1e-3 * _norm(gradient):
+        off = norm_of_pieces([a - b for a, b in zip(kept, gradient)])
+        if off > 1e-3 * norm_of_pieces(gradient):
             raise _other_path()
 
     def error(self, value: float, vector: Callable[[], Tensor]) -> float:
@@ -468,10 +469,6 @@ class GradientDifferences(Moving):
     def not_finite(self, what: str) -> InputError:
         fix = "look for NaN weights and infinite slopes, as that of sqrt at 0, or use --dtype float64"
         return InputError(f"{what} is not finite", fix)
-
-
-def _norm(pieces: Sequence[Tensor]) -> float:
-    return float(torch.stack(torch._foreach_norm(list(pieces))).norm())
 
 
 def gauss_newton(problem: CurvatureProblem, loss: LogitLoss, double: bool, differences: bool) -> SecondDerivative:

@@ -197,6 +197,11 @@ def norm(a: torch.Tensor) -> float:
     return math.sqrt(inner(a, a))
 
 
+def norm_of_pieces(pieces: Sequence[torch.Tensor]) -> float:
+    """Compute the norm of a vector that is given as a piece per tensor, in their precision."""
+    return float(torch.stack(torch._foreach_norm([p.detach() for p in pieces])).norm())
+
+
 # Second derivatives of a mean over the data as operators, exact for ragged batches and shards.
 #
 # Reverse over reverse: the gradient of a micro-batch is differentiated once more per vector. Keeping its graph saves

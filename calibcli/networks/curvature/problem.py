@@ -289,7 +289,8 @@ class CurvatureProblem:
     ) -> None:
         self.from_gradients = products == "gradients"
         self.model = prepare_model(model, device, dtype, self.from_gradients)
-        self.sharded = bool(sharded.units(self.model))
+        self.units = sharded.units(self.model)  # found once, as every pass asks for them
+        self.sharded = bool(self.units)
         self.source, self.device, self.dtype = source, device, dtype
         self._forward = forward
         self.tf32 = tf32
@@ -302,9 +303,8 @@ class CurvatureProblem:
             self.plan = replace(self.plan, layout=replace(self.plan.layout, rank=0, world=1))
         self.graph_bytes = 0  # of one row, once it is measured
         self.classes = 0
-        self.maps: bool | None = (
-            False if self.from_gradients else None
-        )  # whether `vmap` runs the model, once that is known
+        # whether `vmap` runs the model, once that is known
+        self.maps: bool | None = False if self.from_gradients else None
         self.beta, self.scales = 1.0, list[torch.Tensor]()  # see `view`
 
     def view(self, beta: float, scales: Sequence[torch.Tensor]) -> CurvatureProblem:
@@ -350,13 +350,21 @@ class CurvatureProblem:
         Raises:
             InputError: it depends on none of them.
         """
-        own, share = sharded.own(rows, self.model)
+        own, share = self.own(rows)
         total = scalar(*self.logits(own))
         if not total.requires_grad:
             problem = f"the model's outputs have no gradient in '{self.names[0]}' or any other parameter that counts"
             raise InputError(problem, "leave no_grad() and detach() out of its forward pass, or pass other --params")
+        return self.gradient_of(share * total if self.sharded else total, graph)
+
+    def own(self, rows: range | torch.Tensor) -> tuple[Any, float]:
+        """Return the part of a pass over rows that is this process's, and what its sum counts (see `sharded.own`)."""
+        return sharded.own(rows) if self.sharded else (rows, 1.0)
+
+    def gradient_of(self, total: torch.Tensor, graph: bool = False) -> list[torch.Tensor]:
+        """Differentiate a sum over rows in every selected tensor; of sharded weights the whole, over all processes."""
         if self.sharded:
-            return sharded.gradients(share * total, self.tensors, self.model)
+            return sharded.gradients(total, self.tensors, self.model)
         return list(torch.autograd.grad(total, self.tensors, create_graph=graph, materialize_grads=True))
 
     @cached_property

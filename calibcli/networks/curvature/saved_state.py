@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from calibcli import __version__
 from calibcli.core import validation
-from calibcli.core.errors import CalibError, InputError, UsageError, refusing
+from calibcli.core.errors import CalibError, InputError, UsageError, first_line, refusing
 from calibcli.core.files import alone, atomic, refuse_input
 from calibcli.core.options import Range
 from calibcli.networks import device as devices
@@ -284,7 +284,7 @@ class State:
                 raise UsageError(problem, f"name a folder of its own: --save-state {self.folder / 'state'}")
             return
         fix = f"name another folder: {self._other}"
-        with refusing(DAMAGED, lambda e: f"{path} is no state of calib curvature ({_first_line(e)})", fix):
+        with refusing(DAMAGED, lambda e: f"{path} is no state of calib curvature ({first_line(e)})", fix):
             content = json.loads(path.read_text())
         if not isinstance(content, dict) or (content.get("command"), content.get("schema")) != ("curvature", SCHEMA):
             raise InputError(f"{path} is no state of calib curvature that this version reads", fix)
@@ -297,7 +297,7 @@ class State:
             raise UsageError(problem, f"install these again, or begin another: {self._other}")
         if differing := differences(saved.identity, self.identity):
             raise self._of_another("; ".join(differing))
-        with refusing(DAMAGED, lambda e: f"{self.folder / PIECES} is damaged ({_first_line(e)})", fix):
+        with refusing(DAMAGED, lambda e: f"{self.folder / PIECES} is damaged ({first_line(e)})", fix):
             self._index(saved.size)
         self.plan, self.threads, self.size = saved.plan, saved.threads, saved.size
         if saved.finished:
@@ -336,10 +336,6 @@ class State:
 
 def _bytes(tensor: Tensor) -> memoryview:
     return memoryview(sharded.local(tensor).detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:100]
 
 
 def differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from calibcli.networks.curvature import sharded
 from calibcli.networks.curvature.differences import Differences, GradientDifferences
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.memory_plan import counted_graph
-from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
+from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar, norm_of_pieces
 from calibcli.networks.curvature.per_row_gradients import unless_unmapped
 from calibcli.networks.curvature.problem import (
     RESERVED,
@@ -135,7 +134,7 @@ def _sharded(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tensor, r
     if not torch.allclose(logits, again, rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
         raise InputError("the model's outputs change from call to call", "switch off dropout and noise in eval mode")
     gradient = problem.gradients(rows, scalar)
-    length, step = _norm(gradient), FIRST[0] ** 0.5 * operator.length
+    length, step = norm_of_pieces(gradient), FIRST[0] ** 0.5 * operator.length
     if length == 0:
         return
     losses = []
@@ -166,7 +165,7 @@ def _first_order(problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tenso
         problem, rows, logits, [logits.new_zeros(1) if g is None else g.new_ones(1) for g in found]
     )
     gradients = [torch.zeros_like(t) if g is None else g for t, g in zip(problem.tensors, found)]
-    if not math.isfinite(_norm(gradients)):
+    if not math.isfinite(norm_of_pieces(gradients)):
         raise RuntimeError("the gradient is not finite either")
     square = float(slopes.double().square().sum())
     off = abs(_dot(gradients, [p.to(problem.dtype) for p in v]) - square) / max(square, 1e-300)
@@ -210,7 +209,7 @@ def _asymmetry(*pieces: list[torch.Tensor]) -> float:
     It is NaN where one of them is not finite.
     """
     v, w, hv, hw = pieces
-    scale = (_norm(hv) + _norm(hw)) * sum(p.numel() for p in v) ** 0.5 / 2
+    scale = (norm_of_pieces(hv) + norm_of_pieces(hw)) * sum(p.numel() for p in v) ** 0.5 / 2
     return 0.0 if scale == 0 else abs(_dot(w, hv) - _dot(v, hw)) / scale
 
 
@@ -228,7 +227,9 @@ def _asymmetric(
         wide = twin(problem, _moved(problem))
         *exact, scale = (_Along(wide, rows, loss, pieces).product() for pieces in (v, w, _normal(v)))
         if problem.dtype != torch.float64 and _asymmetry(v, w, *exact) <= SYMMETRIC / 10:
-            off = max(_norm([*torch._foreach_sub(a, b)]) for a, b in zip(products, exact)) / _norm(scale)
+            off = max(norm_of_pieces([*torch._foreach_sub(a, b)]) for a, b in zip(products, exact)) / norm_of_pieces(
+                scale
+            )
             rounded = f"products in {str(problem.dtype)[6:]} are rounded to {off:.1g} of their size"
             problem_text = f"{rounded} (on {len(rows)} rows)"
             return InputError(problem_text, "pass --dtype float64") if off > SYMMETRIC else None
@@ -403,7 +404,7 @@ def _difference(
     if here <= WRONG:
         return here, False
     tensors, u = along.twin.tensors, _normal(v)
-    size = _norm(tensors) / sum(p.numel() for p in v) ** 0.5
+    size = norm_of_pieces(tensors) / sum(p.numel() for p in v) ** 0.5
     for share in ASIDE:
         with torch.no_grad():
             torch._foreach_add_(tensors, u, alpha=share * size)
@@ -416,8 +417,8 @@ def _difference(
 def _rounding(along: _Along, product: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     """Relative error of a product along a unit vector; as it may be 0 by chance, one along a Gaussian counts too."""
     u = _normal(along.v)
-    size = max(_norm(exact), _norm(replace(along, v=u).product()) / _norm(u), 1e-300)
-    return _norm([a - b for a, b in zip(product, exact)]) / size
+    size = max(norm_of_pieces(exact), norm_of_pieces(replace(along, v=u).product()) / norm_of_pieces(u), 1e-300)
+    return norm_of_pieces([a - b for a, b in zip(product, exact)]) / size
 
 
 def _normal(like: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -446,8 +447,8 @@ class _Along:
         Kinks crossed by the step make differences wrong, not the derivative: the best of the steps counts. A model
         that computes in float32 within needs long ones.
         """
-        tensors, size = self.twin.tensors, _norm(exact)
-        norm, errors, place = _norm(tensors), [], 0.0
+        tensors, size = self.twin.tensors, norm_of_pieces(exact)
+        norm, errors, place = norm_of_pieces(tensors), [], 0.0
         for step in steps:
             step *= max(norm, 1e-3)
             sides: list[list[torch.Tensor]] = []
@@ -455,11 +456,11 @@ class _Along:
                 self._move(side - place)
                 place = side
                 sides.append(self.twin.gradients(self.rows, hessian_scalar(self.loss), graph=False))
-            slope, slopes = _norm(sides[0]), sides[0]
+            slope, slopes = norm_of_pieces(sides[0]), sides[0]
             torch._foreach_sub_(slopes, sides.pop())
             torch._foreach_div_(slopes, 2 * step)
             torch._foreach_sub_(slopes, exact)
-            error = _norm(slopes)
+            error = norm_of_pieces(slopes)
             rounding = 1e-8 * slope / max(step, FIRST[0] * norm)  # a finer step is no excuse
             errors.append(error / max(size, rounding, 1e-300))
             if errors[-1] < CLOSE:
@@ -475,7 +476,3 @@ class _Along:
 def _dot(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
     left, right = (torch.cat([p.reshape(-1) for p in pieces]) for pieces in (a, b))
     return float(torch.dot(left, right))
-
-
-def _norm(pieces: Sequence[torch.Tensor]) -> float:
-    return float(torch.stack(torch._foreach_norm([p.detach() for p in pieces])).norm())

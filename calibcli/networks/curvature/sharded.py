@@ -31,7 +31,7 @@ def check(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     Raises:
         InputError: weights in another precision or on another device, or batch norm without running statistics.
     """
-    let_go(model)  # what was gathered for a forward pass is in the place of its parameters
+    let_go(units(model))  # what was gathered for a forward pass is in the place of its parameters
     for name, p in model.named_parameters():
         if hasattr(p, "device_mesh") and p.device_mesh.ndim > 1:
             fix = "shard it over a mesh of one dimension, or gather the weights into a network that is not sharded"
@@ -87,19 +87,17 @@ def shares(pieces: Sequence[Tensor], here: Sequence[slice | Tensor], like: Seque
     return [piece.reshape(-1)[at].view_as(t) for piece, at, t in zip(pieces, here, like)]
 
 
-def let_go(model: nn.Module) -> None:
-    """Forget weights that were gathered: they are gathered anew, as they are then."""
-    for unit in units(model):
+def let_go(gathered: Sequence[Any]) -> None:
+    """Forget weights that were gathered by units (see `units`): they are gathered anew, as they are then."""
+    for unit in gathered:
         unit.reshard()
 
 
-def own(rows: Any, model: nn.Module) -> tuple[Any, float]:
+def own(rows: Any) -> tuple[Any, float]:
     """Return this process's part of a pass over rows (a range, or whole numbers), and what its sum counts.
 
     Gradients come as the mean over processes. One without rows takes the first, which counts 0.
     """
-    if not units(model):
-        return rows, 1.0
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     every = torch.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
     mine = every[rank::world]
@@ -108,13 +106,11 @@ def own(rows: Any, model: nn.Module) -> tuple[Any, float]:
 
 def gradients(total: Tensor, tensors: Sequence[Tensor], model: nn.Module) -> list[Tensor]:
     """Compute the gradient of a sum over rows in every tensor: whole, and over all processes' rows."""
-    if not units(model):
-        return list(torch.autograd.grad(total, tensors, materialize_grads=True))
     total.backward()  # type: ignore[no-untyped-call]  # hooks of the units reduce gradients into `.grad`
-    found = [torch.zeros_like(whole(t)) if t.grad is None else whole(t.grad) for t in tensors]
+    gathered = [torch.zeros_like(whole(t)) if t.grad is None else whole(t.grad) for t in tensors]
     for tensor in model.parameters():
         tensor.grad = None
-    return found
+    return gathered
 
 
 @contextlib.contextmanager
@@ -136,10 +132,11 @@ def output_bytes(model: nn.Module) -> Iterator[list[int]]:
 @contextlib.contextmanager
 def as_it_was(model: nn.Module | None) -> Iterator[None]:
     """Put a sharded model, which is not copied, in eval mode, all processes in step; restore modes and gradients."""
-    if model is None or not units(model):
+    gathering = [] if model is None else units(model)
+    if model is None or not gathering:
         yield
         return
-    let_go(model)
+    let_go(gathering)
     modes = [(module, module.training) for module in model.modules()]
     slopes = [(p, p.grad) for p in model.parameters()]
     for parameter, _ in slopes:
@@ -149,7 +146,7 @@ def as_it_was(model: nn.Module | None) -> Iterator[None]:
         with devices.in_step():
             yield
     finally:
-        let_go(model)
+        let_go(gathering)
         for module, mode in modes:
             module.training = mode
         for parameter, slope in slopes:

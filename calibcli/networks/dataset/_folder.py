@@ -98,7 +98,7 @@ def opened(path: Place) -> Iterator[Any]:
     with refusing(ImportError, f"{path} is a picture, and Pillow is not installed", "pip install pillow"):
         from PIL import Image
     errors = (OSError, ValueError, SyntaxError, EOFError, zipfile.BadZipFile, zlib.error, Image.DecompressionBombError)
-    if not any(one[3] == PILLOW for one in warnings.filters):  # of the process: pictures are decoded in threads too
+    if not warnings.filters or warnings.filters[0][3] != PILLOW:  # of the process: threads decode pictures too
         warnings.filterwarnings("ignore", module=PILLOW.pattern)
     with (
         refusing(errors, lambda error: f"{path} cannot be read as a picture ({error})", "replace or remove it"),

@@ -114,7 +114,7 @@ class Decoded:
     def _room(self) -> tuple[NDArray[Any] | None, IO[bytes] | None]:
         """Make room for the rows: in memory, or in a file, which is larger than what will be written of it."""
         shape, size = (len(self.used), *self.shape[1:]), len(self.used) * self.row_bytes
-        if size <= devices.free_bytes() // IN_MEMORY // devices.local_world():
+        if size <= devices.free_for_each() // IN_MEMORY:
             return np.empty(shape, self.dtype), None
         folder = tempfile.gettempdir()
         try:
