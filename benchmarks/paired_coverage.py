@@ -8,8 +8,8 @@ rows, and 1,000 rows in 200 groups of five copies of a row. more: pairs that the
 (2 and 100 classes, saturated, constant, recalibrated), also with weights and in 30 groups, which may be of like
 confidence: two or three of them then share a bin, and there is no interval (`none`). The truth is that of a
 population of 200,000 rows whose label probabilities are known. Every interval should cover in 92 to 98 % of the runs;
-the two numbers in brackets are the shares in % that lay above and below the truth, `width` is the median. near: six
-differences of models that differ by little or in few rows; `exact` is the width of what 95 % of the differences lie in,
+the two numbers in brackets are the shares in % that lay above and below the truth, `width` is the median. near: eight
+numbers of models that differ by little or in few rows; `exact` is the width of what 95 % of the differences lie in,
 and a cell FAILS where the 99.9 % interval of its coverage lies below 92 %.
 """
 
