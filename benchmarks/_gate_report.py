@@ -73,7 +73,7 @@ def offending(everything: list[Found]) -> list[Found]:
 
 
 def table(everything: list[Found], again: set[tuple[str, str]]) -> str:
-    """The worst cell of each metric and verdict, as Markdown; `again` are cells and rules that ran with newer bounds."""
+    """The worst cell of each metric and verdict, as Markdown; `again` are the cells and rules with newer bounds."""
     rows = [head("metric", "cells (again)", "NOT RUN", "worst false PASS", "worst false FAIL")]
     for metric in sorted({f.metric for f in everything}):
         mine = [f for f in everything if f.metric == metric]
