@@ -124,8 +124,9 @@ def table(verdicts: dict[str, Verdict]) -> str:
     count = Counter(verdict.how for verdict in verdicts.values())
     equal, refused = count["equal"], count["refused"]
     rows = [
-        f"Of {len(verdicts)} networks {equal} are equal to the dense Hessian, {refused} are refused with a message that "
-        f"names the cause, and {len(verdicts) - equal - refused} are neither, which would be a wrong number or a crash.\n",
+        f"Of {len(verdicts)} networks {equal} are equal to the dense Hessian, {refused} are refused with a message "
+        f"that names the cause, and {len(verdicts) - equal - refused} are neither, which would be a wrong number or a "
+        "crash.\n",
         head("library", "measured", "equal to the dense Hessian", "refused by name", "neither"),
     ]
     for library in dict.fromkeys(name.partition(".")[0] for name in verdicts):
