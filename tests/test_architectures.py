@@ -14,7 +14,7 @@ from calibcli.networks import checkpoint
 from calibcli.networks.architectures import ARCHITECTURES, build
 
 torch.set_num_threads(1)
-DOCS = Path(__file__).parent.parent / "docs" / "checkpoints.md"
+DOCS = Path(__file__).parent.parent / "docs" / "checkpoints-details.md"
 
 
 # He et al. 2016 (.27, .46, .66, .85, 1.7 M), torchvision's ResNets with another stem and head, Zagoruyko & Komodakis

@@ -416,7 +416,7 @@ def test_numbers_in_the_prose_of_studies_are_those_of_their_results(page: Path) 
 
 
 def test_the_power_that_a_page_states_is_the_measured_one() -> None:
-    table = (ROOT / "docs" / "measured" / "study.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs" / "measured" / "study-measured.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"(?m)^\| alike: .*?(\d+) times.*? \| 1,000 \| (.*?) \|$", table))
     found = []
     for page in sorted(ROOT.glob("docs/studies/*.md")):
