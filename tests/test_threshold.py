@@ -376,7 +376,8 @@ def test_few_rows_decide_nothing_and_the_rows_that_they_name_do() -> None:
     few = calibcli.threshold(p, y, max_risk=0.05)
     check = few.checks[0]
     assert (check.outcome, few.exit_code) == ("inconclusive", 3)
-    assert check.n_needed is not None and 300 < check.n_needed < 5_000
+    assert check.n_needed is not None
+    assert 300 < check.n_needed < 5_000
     assert f"about {check.n_needed:,} rows ({check.n_needed - 300:,} more) would decide" in few["threshold"].reason
     times = int(np.ceil(check.n_needed / 300))
     more = np.tile(p[:, 1], times) - np.random.default_rng(3).uniform(0, 0.001, 300 * times)  # no copies

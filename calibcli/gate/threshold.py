@@ -263,7 +263,7 @@ class Useful:
 
     @classmethod
     def of(cls, judged: Judged, limit: float, alpha: float, fewest: float, of: int) -> Useful:
-        """Take thresholds that accept `fewest` rows or more, each with the whole of its ties; `of`: rows of the file."""
+        """Take thresholds that accept `fewest` rows or more, each with its ties; `of`: rows of the file."""
         n = len(judged.score)
         if n == 0:
             return cls(limit, alpha, of, np.empty(0), np.empty(0))
@@ -287,7 +287,7 @@ class Useful:
     def rows_needed(self, level: float) -> int | None:
         """Return about how many rows would decide if all shares stay; None where no number in reach does.
 
-        For the threshold that passes first, at a level which falls with the logarithm of the rows, as a* does; or, where
+        For the threshold that passes first, at a level that falls with the logarithm of the rows, as a* does; or, if
         none has a risk within the limit, until each is surely beyond it.
 
         Args:

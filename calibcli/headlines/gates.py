@@ -97,7 +97,11 @@ def init(result: Result) -> str:
     written = result.artefacts.get("configuration", "calib.toml")
     kept = proposed is not None and proposed.title.endswith("not written")
     text = f"{written} pins how the file was read" + ("; its rules are as they were" if kept else "")
-    return sentences(text if kept or not rules else f"{text}, and has rules at today's bounds: {', '.join(rules)}")
+    bounds = f"the bounds of {result.facts['limits of']}" if "limits of" in result.facts else "today's bounds"
+    doubts = [note.partition(":")[0] for note in result.notes if "surely miscalibrated" in note]
+    doubtful = f"{doubts[0]}, which such limits accept" if doubts and not kept else ""
+    ruled = text if kept or not rules else f"{text}, and has rules at {bounds}: {', '.join(rules)}"
+    return sentences(ruled, upper(doubtful))
 
 
 # `calib threshold`: from which score on to act, on how many rows, and what is promised of them.

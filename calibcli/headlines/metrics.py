@@ -125,8 +125,8 @@ def _stated(result: Result) -> str:
 
 def _points(gap: Estimate, above: str, below: str, neither: str, seen: float, verb: str = "seen") -> str:
     """Say on which side of 0 a gap is and by how many percentage points, with what is stated and what is seen."""
-    ends = (None if end is None else 100 * end for end in (gap.value, gap.low, gap.high))
-    points = dataclasses.replace(gap, **dict(zip(("value", "low", "high"), ends, strict=True)))
+    low, high = (None if end is None else 100 * end for end in (gap.low, gap.high))
+    points = dataclasses.replace(gap, value=100 * (gap.value or 0.0), low=low, high=high)
     stated = f"{100 * (seen + (gap.value or 0.0)):.1f} % stated on average, {100 * seen:.1f} % {verb}"
     where = side(gap)
     if where == "open":

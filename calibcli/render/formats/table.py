@@ -222,7 +222,7 @@ def _few(result: Result) -> Result:
     """Keep the numbers and tables of tier `few`; all of them if no number has it or if rules were judged."""
     kept = [e for e in result.estimates if e.tier == "few"]
     if result.checks or not kept:
-        return result
+        return dataclasses.replace(result, tables=[_few_rows(t) for t in result.tables])
     return dataclasses.replace(result, estimates=kept, tables=[_few_rows(t) for t in result.tables if t.tier == "few"])
 
 
