@@ -20,7 +20,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, target
 from calibcli.core.number_format import count_text
 from calibcli.core.python_errors import in_python
-from calibcli.core.result import CLAIM_VERDICTS, Cell, Result, Table, by_report, decisive, results_of
+from calibcli.core.result import CLAIM_VERDICTS, Cell, Estimate, Result, Table, by_report, decisive, results_of
 from calibcli.core.scope import CHANGE
 from calibcli.gate import check as session
 from calibcli.gate import config as config_file
@@ -393,7 +393,7 @@ def init(
     measured = measure(rows, None, *metrics)
     entries = recorded_outputs.provenance(rows)
     read, path = entries[0]["read"], proposal.relative(str(file), configuration.parent)
-    earlier = None
+    earlier: Sequence[Estimate] | None = None
     if baseline is not None and is_result(baseline):
         held, entry = read_result(baseline)
         earlier = [e for e in held.estimates if e.name in metrics and not e.scope]
