@@ -265,8 +265,8 @@ def report(
     if method.partition(":")[0] == "temperature" and any(e.name == "temperature_gain" for e in before_result.estimates):
         of = "T fitted on other rows" if test is not None else "the folds of --split-seed"
         notes.append(
-            f"temperature_gain is what T saves that is fitted anew in folds by id (else by rank), as in calib metrics; the "
-            f"change of nll is by {of}: two estimates of one saving, which need not be equal"
+            f"temperature_gain is what T saves that is fitted anew in folds by id (else by rank), as in calib metrics; "
+            f"the change of nll is by {of}: two estimates of one saving, which need not be equal"
         )
     parameters = fitted.tables
     if any(table.few for table in tables):  # below a long ranking a screen hides them until they are asked for
