@@ -181,14 +181,16 @@ def test_slices_before_and_after(files: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.regression
-@pytest.mark.parametrize(("names", "said"), [(["0.weight", "0.bias"], True), (["a", "b"], False)])
+@pytest.mark.parametrize(
+    ("names", "said"), [(["weight", "bias"], True), (["0.weight", "a"], True), (["a", "b"], False)]
+)
 def test_weights_of_a_network_are_not_taken_for_scores(
     names: list[str], said: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(tmp_path / "m.npz", **dict(zip(names, (np.ones((3, 4)), np.ones(3)), strict=True)))
     for command in ("scale", "metrics"):
         assert main([command, str(tmp_path / "m.npz")]) == 4
-        assert ("these are the weights of a network: record its outputs first" in capsys.readouterr().err) == said
+        assert ("is a checkpoint, not recorded outputs" in capsys.readouterr().err) == said
 
 
 @pytest.mark.regression

@@ -43,9 +43,6 @@ HOLD = 128 << 20  # bytes of scores that are kept in memory; larger arrays stay 
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
 
 
-OF_A_NETWORK = re.compile(r"(^|[._])(weight|bias|running_mean|running_var|num_batches_tracked)$")
-
-
 def kind_option(kind: str | None) -> Kind | None:
     """Return the kind of scores that `--kind` names; None means that it is to be recognised.
 
@@ -90,12 +87,8 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
         if not stated and (wrong := [name for name in look.groups if roles.says(name, roles.ERROR_WORDS)]):
             fix = f"'{wrong[0]}' seems to say which predictions were wrong: save its opposite as a column correct"
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", fix)
-    fix = reading_advice(contents, NO_PROBABILITY)
-    arrays = contents.arrays
-    if any(len(a.shape) > 1 for a in arrays.values()) and all(map(OF_A_NETWORK.search, arrays)):
-        line = f"calib logits {where} --data DATA --save FILE"
-        fix = f"these are the weights of a network: record its outputs first ({line})"
-    raise InputError(f"no scores in {where}: it holds {describe(contents)}", fix)
+
+    raise InputError(f"no scores in {where}: it holds {describe(contents)}", reading_advice(contents, NO_PROBABILITY))
 
 
 def _without_margins(contents: FileContents, names: list[str]) -> list[str]:

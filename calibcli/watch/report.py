@@ -100,6 +100,8 @@ def _bad_nights(state: WatchState, i: int) -> str:
     A drift began where two means, before and since, fit the nights best: k (n - k) / n (mean since - mean before)² is
     largest of k nights since (Hawkins 1977). If those before are beyond the limit too, it began with the first.
     """
+    if not state.history:
+        return ""
     watched = [*state.streams.values()][i].watched
     sign = -1 if watched.side == "min" else 1
     nights = [(one["night"], one["streams"][i][0]) for one in state.history if one["streams"][i][0] is not None]
