@@ -12,6 +12,7 @@ from calibcli.core.statistics import clopper_pearson
 ALLOWED, SURE, MOST_ABOVE = 0.06, 0.999, 0.01
 AGAIN = 2000  # runs of a second look
 MARKS = "<!-- gate -->", "<!-- /gate -->"
+OLDER = ("temperature_gain", "corp_", "cox_", "auc", "failure_auroc")  # their bounds changed after most cells ran
 
 
 class Found(NamedTuple):
@@ -71,12 +72,14 @@ def offending(everything: list[Found]) -> list[Found]:
     return sorted((f for f in judged(everything) if f.lowest > ALLOWED), key=lambda f: -f.lowest)
 
 
-def table(everything: list[Found]) -> str:
-    """The worst cell of each metric and verdict, as Markdown."""
-    rows = [head("metric", "cells", "NOT RUN", "worst false PASS", "worst false FAIL")]
+def table(everything: list[Found], again: set[tuple[str, str]]) -> str:
+    """The worst cell of each metric and verdict, as Markdown; `again` are the cells and rules with newer bounds."""
+    rows = [head("metric", "cells (again)", "NOT RUN", "worst false PASS", "worst false FAIL")]
     for metric in sorted({f.metric for f in everything}):
         mine = [f for f in everything if f.metric == metric]
-        kept, count = judged(mine), len({f.cell for f in mine})
+        kept, newer = judged(mine), len({f.cell for f in mine if (f.cell, f.rule) in again})
+        count = f"{len({f.cell for f in mine})}" + f" ({newer})" * (newer > 0)
+        metric += " †" * metric.startswith(OLDER)
         if not kept:
             rows.append(f"| {metric} | {count} | always | | |")
             continue
@@ -91,7 +94,8 @@ def report(folder: Path, path: Path | None) -> int:
     if not everything:
         print(f"nothing in {folder}")
         return 1
-    text = table(everything)
+    newer = lines([folder / "again.jsonl"])
+    text = table(everything, {(line["key"], rule) for line in newer for rule in line["counts"]})
     print(text)
     if path:
         between(path, *MARKS, lambda _: text)

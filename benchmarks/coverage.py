@@ -7,8 +7,8 @@
 `--confidence`: the same of files that hold how sure each prediction was and whether it was right, and no other score.
 The truth is that of a population of 100,000 rows whose label probabilities are known, so that noise of its labels does
 not enter. Two-sided intervals must hold 92 to 98 % of the time at 95 %; one-sided bounds at least 93 %, and be no wider
-than 2.5 times the oracle's: z times the standard deviation of the same statistic with the true signs of the gaps.
-Widths are medians over replications; two-sided ones in standard deviations of the estimator (an oracle's is 3.92).
+than 2.5 times the best bound: z times the standard deviation of the same statistic with the true signs of the gaps.
+Widths are medians over replications; two-sided ones in standard deviations of the estimator (3.92 with known variance).
 Runs are added to those in FILE, and --write puts the table of all of them between the marks of a page, beside the rows
 of other metrics that are there.
 """
@@ -57,25 +57,25 @@ ONE_SIDED = [
 ]  # fmt: skip
 EVERY = TWO_SIDED + ONE_SIDED
 MARKS = {False: "coverage", True: "coverage of confidences"}
-SCORE, SIGNS = "score form", "true signs above, triangle inequality below"
+SCORE, SIGNS = "score form", "below: triangle inequality; above: true signs"
 METHOD = {
     **dict.fromkeys(TWO_SIDED, SCORE),
     **dict.fromkeys(("accuracy", "high_confidence_share", "high_confidence_accuracy"), "Clopper-Pearson"),
     **dict.fromkeys(ONE_SIDED, SIGNS),
-    "ece2_debiased": "score form of the square above, smallest size not refuted below",
+    "ece2_debiased": "below: smallest size not refuted; above: score form of the square",
     "temperature_gain": "divergence over the 1/T not refuted",
     "cox_slope": "profile likelihood, outcomes not seen",
     "cox_intercept": "sandwich, outcomes not seen",
-    "adaece": SIGNS + ", or signs that change once",
-    "ece_l2": "true signs above, smallest size not refuted below",
-    "classwise_ece": "true signs",
+    "adaece": "below: triangle inequality, or signs that change once; above: true signs",
+    "ece_l2": "below: smallest size not refuted; above: true signs",
+    "classwise_ece": "above: true signs",
     "failure_auroc": "score form of DeLong's variance",
     "aurc": "score form of influences",
     "observed_expected": "score form of y - θ p (Fieller)",
     **dict.fromkeys(("corp_unc", "corp_unc:score=log"), "Clopper-Pearson, of the base rate"),
     **dict.fromkeys(
         [f"corp_{part}{score}" for part in ("mcb", "dsc") for score in ("", ":score=log")],
-        "best recalibration above, cross-fitting below",
+        "below: cross-fitting; above: best recalibration",
     ),
 }
 Z95 = 1.6448536269514722
@@ -188,7 +188,7 @@ def of_width(p: Floats) -> Any:
 
 
 def signed_deviation(population: Population, name: str) -> float:
-    """√Var of one row's part of the statistic s·d, s the true signs: the oracle's bound is z times this over √n."""
+    """√Var of one row's part of the statistic s·d, s the true signs: the best bound is z times this over √n."""
     c, q = population.columns.confidence, population.q
     if name.startswith("corp_"):
         mean, variance = population.gain_of_rows(name[5:8], name.endswith("log"))
@@ -268,9 +268,9 @@ def _summary(population: Population, spec: str, n: int, ends: list[Any], truth: 
     }
     out["width_sd"] = out["width"] / out["sd"] if out["sd"] > 0 else math.nan
     if spec in ONE_SIDED:
-        oracle = Z95 * signed_deviation(population, spec) / math.sqrt(n)
-        if oracle > 1e-9:  # else the statistic is 0 whatever the labels, but for rounding
-            out |= {"low_ratio": below / oracle, "high_ratio": above / oracle}
+        best = Z95 * signed_deviation(population, spec) / math.sqrt(n)
+        if best > 1e-9:  # else the statistic is 0 whatever the labels, but for rounding
+            out |= {"low_ratio": below / best, "high_ratio": above / best}
     return out
 
 
@@ -290,7 +290,7 @@ def _span(values: Iterable[float], form: str) -> str:
 def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
     """Markdown: metric, method, sidedness, coverage per model and n, and widths."""
     titles = (run.replace(" ", "<br>", 1) for run in found)
-    lines = [head("metric", "interval", "sided", *titles, "width / sd", "/ oracle")]
+    lines = [head("metric", "interval", "sided", *titles, "width / sd", "/ best bound")]
     for spec in (spec for spec in EVERY if any(spec in of for of in found.values())):
         sided = "two" if spec in TWO_SIDED else "upper" if spec == "classwise_ece" else "each"
         given, cells = [], []

@@ -120,8 +120,15 @@ def line(name: str, v: Verdict) -> str:
 
 
 def table(verdicts: dict[str, Verdict]) -> str:
-    """Markdown: how many of each library run, agree and are refused, and which."""
-    rows = [head("library", "measured", "equal to the dense Hessian", "refused by name", "neither")]
+    """Markdown: the verdict in a sentence; how many of each library run, agree and are refused, and which."""
+    count = Counter(verdict.how for verdict in verdicts.values())
+    equal, refused = count["equal"], count["refused"]
+    rows = [
+        f"Of {len(verdicts)} networks {equal} are equal to the dense Hessian, {refused} are refused with a message "
+        f"that names the cause, and {len(verdicts) - equal - refused} are neither, which would be a wrong number or a "
+        "crash.\n",
+        head("library", "measured", "equal to the dense Hessian", "refused by name", "neither"),
+    ]
     for library in dict.fromkeys(name.partition(".")[0] for name in verdicts):
         of: dict[str, list[str]] = {}
         for name, verdict in verdicts.items():

@@ -33,7 +33,7 @@ class Promise(NamedTuple):
 PROMISES = {
     "Numbers": (
         Promise(
-            "An interval of 95 % contains the true value in 92 to 98 % of samples, a one-sided bound in at least 93 %.",
+            "An interval of 95 % holds the true value in at least 92 % of samples, a one-sided bound in at least 93 %.",
             "Every interval and bound covers",
             "Rows are drawn like those that it is about, and independent unless `--group` says which belong together.",
         ),

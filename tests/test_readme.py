@@ -31,6 +31,7 @@ NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 BY_PROCESSOR = (
     "curvature.md",
     "curvature-compare.md",
+    "fit.md",
     "is-my-curvature-high.md",
     "my-experiment.md",
     "my-hugging-face-model.md",

@@ -63,8 +63,8 @@ SAID = {
 DOCS = {
     "metric": ("metrics.md", "README.md", "CHANGELOG.md"),
     "scaler": ("scale.md",),
-    "loss": ("fit.md",),
-    "architecture": ("checkpoints.md",),
+    "loss": ("losses.md",),
+    "architecture": ("architectures.md",),
     "input format": ("formats.md",),
     "output format": ("formats.md",),
 }

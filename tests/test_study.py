@@ -884,6 +884,12 @@ def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], t
     (tmp_path / "mine.toml").write_text(LITTLE)
     assert parsing.parse(*experiment.text_of(mine), "small") == parsing.parse(LITTLE, mine)
     assert "leave --size out" in calib(mine, "--size", "medium", "--dry-run")[1]
+    weights = tmp_path / "model.pt"
+    weights.touch()
+    for argv in [(str(weights),), ("step-size", "--arch", str(weights), "--dry-run")]:
+        code, said = calib(*argv)
+        assert code == 2
+        assert "a study trains every network from fresh weights" in " ".join(said.split())
 
 
 @pytest.mark.slow
@@ -1470,6 +1476,19 @@ def test_a_run_that_diverges_is_told_and_the_others_go_on(tmp_path: Path) -> Non
     assert any("FL-3" in note and "1 of 1 diverged" in note for note in found.notes)
 
 
+def test_an_arm_that_learned_nothing_is_named_and_what_was_done_to_the_inputs(tmp_path: Path) -> None:
+    text = LITTLE.replace("gamma = [1, 3]", "gamma = [3]\nlr = 1e-9").replace("epochs = 2", "epochs = 4\nlr = 0.1")
+    study = parsing.parse(
+        text.replace('curvature = ["lambda_max"]', "").partition('[[claim]]\nid = "own"')[0], "l.toml"
+    )
+    work.work(study, tmp_path, lambda fraction, text: None)
+    notes = report(study, tmp_path).notes
+    assert [note.partition(":")[0] for note in notes if "learned nothing" in note] == [
+        "FL-3 has learned nothing that is shown"
+    ]
+    assert "inputs are standardised with the mean and spread of the training rows" in notes
+
+
 def test_a_missing_gpu_is_told_before_anything_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "cuda.toml").write_text(LITTLE.replace("epochs = 2", 'epochs = 2\ndevice = "cuda:99"'))
     line = ["study", str(tmp_path / "cuda.toml"), "--save", str(tmp_path / "out"), "-q"]
@@ -1714,7 +1733,7 @@ def test_verdicts_on_curvature_count_the_rows_it_was_measured_on(tmp_path: Path)
             assert (of_rows.dtype, of_rows.shape) == (np.float64, (600,))
             assert of_rows.mean() == pytest.approx(saved[name], rel=1e-3)
     assert all(set(one) == names for one in terms.values())
-    arms, lost = readings.measured(study, tmp_path, "mlp:hidden=8")
+    arms, lost, _ = readings.measured(study, tmp_path, "mlp:hidden=8")
     assert not lost
     for name in names:
         a, b = arms["FL-3"][name], arms["CE"][name]
@@ -1724,7 +1743,7 @@ def test_verdicts_on_curvature_count_the_rows_it_was_measured_on(tmp_path: Path)
         shared = float(np.cov(each)[0, 1]) / 600  # what the rows do alike in both seeds
         assert SeedMean.of(a - b).rows == pytest.approx(max(shared, 0.0), rel=0.5, abs=1e-9 + 0.2 * each.var() / 600)
     (tmp_path / work.runs(study)[0].folder / "rows.npz").unlink()  # as a run of an earlier version
-    arms, _ = readings.measured(study, tmp_path, "mlp:hidden=8")
+    arms, *_ = readings.measured(study, tmp_path, "mlp:hidden=8")
     assert arms["CE"]["trace of ce"].draws is None
     assert arms["FL-3"]["trace of ce"].draws is not None
     (tmp_path / work.runs(study)[1].folder / "rows.npz").write_bytes(b"no zip")
@@ -1741,6 +1760,6 @@ def test_draws_of_curvature_are_those_of_the_metrics_where_the_rows_are_the_same
     folder = tmp_path / work.runs(study)[0].folder
     with np.load(folder / "rows.npz") as arrays:
         terms = arrays["trace of ce"]
-    found, _ = readings.measured(study, tmp_path, "mlp:hidden=8")
+    found, *_ = readings.measured(study, tmp_path, "mlp:hidden=8")
     drawn = means(terms).drawn(draws(len(terms), claims.DRAWS))
     np.testing.assert_allclose(found["CE"]["trace of ce"].draws, drawn[None], rtol=1e-6)

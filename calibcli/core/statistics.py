@@ -215,7 +215,7 @@ def rows_at_once(z: float) -> float:
     """Compute max(z², -ln α), with Φ(z) = 1 - α: how many rows of one kind a sample may lack by chance.
 
     A share h of the population is in none of n rows with probability (1 - h)^n, which is α at h = -ln α / n. For α
-    below about .03 that is more than z² / n, the share at which the normal approximation stops.
+    above about .03 that is more than z² / n, the share at which the normal approximation stops; below, z² / n is more.
     """
     return max(z * z, -math.log(max(normal_share(-z), TINY)))
 

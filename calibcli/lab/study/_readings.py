@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
@@ -115,10 +115,25 @@ def _ratio(means: Floats) -> Floats:
 # Metrics of the finished runs of an arm, in each of the ways that its confidence can be read.
 
 
-def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, MeasuredArm]], dict[str, str]]:
-    """Measure every metric of each arm whose runs are all finished, and say why another arm has none."""
+class ReadArms(NamedTuple):
+    """What the runs of the arms on one network say.
+
+    Attributes:
+        measured: every metric of each arm whose runs are all finished.
+        lost: why another arm has none.
+        idle: the accuracy of each trained arm that is not shown to beat the most frequent class.
+    """
+
+    measured: dict[str, dict[str, MeasuredArm]]
+    lost: dict[str, str]
+    idle: dict[str, float]
+
+
+def measured(study: Study, save: Path, arch: str) -> ReadArms:
+    """Measure every metric of each arm whose runs are all finished."""
     complete: dict[str, dict[str, MeasuredArm]] = {}
     lost: dict[str, str] = {}
+    idle: dict[str, float] = {}
     times = None
     # claims about binned errors are judged again by second estimators
     names = dict.fromkeys([*study.metrics, *filter(None, (traits(name).debiased for name in study.metrics))])
@@ -132,6 +147,7 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
             continue
         values: dict[str, list[float]] = {}
         spread: dict[str, list[Any]] = {}
+        accuracy: list[float] = []
         for seed, run_record in enumerate(records):
             folder = save / StudyRun(arm, arch, seed).folder
             pair = [read([folder / f"{part}.npz"], kind="logits") for part in ("validation", "test")]
@@ -158,16 +174,21 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
                         values.setdefault(f"temperature after {spec}{reading}", []).append(chosen)
                 for suffix, rows in mapped:
                     table = unrenormalised(rows, study.masked) if reading else columns(rows, class_bins=())
+                    if not (suffix or reading):
+                        accuracy.append(float(table.correct.mean()))
                     for name in names:
                         summed = sums(name, table, rows)
                         values.setdefault(name + suffix + reading, []).append(summed.value)
                         if traits(name).gaps != "largest":  # on draws of the rows it is larger than on the rows
                             spread.setdefault(name + suffix + reading, []).append(summed.drawn(times))
+        most = np.bincount(pair[1].labels).max() / pair[1].n
+        if not arm.source and np.mean(accuracy) <= most + 2 * np.sqrt(most * (1 - most) / pair[1].n):
+            idle[arm.name] = float(np.mean(accuracy))
         complete[arm.name] = {
             name: MeasuredArm(np.array(v), np.stack(spread[name]) if len(spread.get(name, ())) == len(v) else None)
             for name, v in values.items()
         }
-    return complete, lost
+    return ReadArms(complete, lost, idle)
 
 
 def answers(rows: Predictions, masked: str) -> Predictions:

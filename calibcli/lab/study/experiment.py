@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -271,12 +272,25 @@ def text_of(name: str) -> tuple[str, str]:
         return _folder().joinpath(f"{name}.toml").read_text("utf-8"), name
     path = Path(name)
     if path.suffix != ".toml" or not path.is_file():
+        refuse_weights(name)
         raise UsageError(f"no study is called '{name}'", did_you_mean(name, built_in()) + ", or pass a .toml file")
     reading(path)
     try:
         return path.read_text("utf-8"), str(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}", "pass a TOML file") from None
+
+
+def refuse_weights(name: str) -> None:
+    """Refuse a checkpoint in the place of a study or of a network.
+
+    Raises:
+        UsageError: it is a file of weights.
+    """
+    if Path(name).suffix in (".pt", ".pth", ".ckpt", ".safetensors") and Path(name).is_file():
+        problem = f"{name} is a checkpoint, and a study trains every network from fresh weights"
+        fix = f"pass --arch with an architecture; or train on from it: calib fit {shlex.quote(name)} --data DATA"
+        raise UsageError(problem, fix)
 
 
 def table_of(name: str) -> list[PrintedNumbers]:

@@ -21,7 +21,17 @@ from calibcli.core.validation import toml
 from calibcli.lab.study import _readings as readings
 from calibcli.lab.study.analytic import COMPUTED
 from calibcli.lab.study.claims import KINDS
-from calibcli.lab.study.experiment import CURVATURE, LOGGED, Arm, PrintedNumbers, Study, StudyClaim, table_of, wanted
+from calibcli.lab.study.experiment import (
+    CURVATURE,
+    LOGGED,
+    Arm,
+    PrintedNumbers,
+    Study,
+    StudyClaim,
+    refuse_weights,
+    table_of,
+    wanted,
+)
 from calibcli.lab.training.options import Training
 from calibcli.lab.training.recipes import CHANGES, Recipe, own_loss
 from calibcli.networks import losses
@@ -406,6 +416,7 @@ def _check(study: Study, where: _Where) -> None:
         _options({**study.options, **arm.options}, where, f"arm {arm.name}")
         losses.objective(arm.loss)
     for arch in study.arch:
+        refuse_weights(arch)
         factory.check(arch)
     for scaler in study.scalers:
         METHODS.choose(scaler)

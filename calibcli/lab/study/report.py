@@ -77,9 +77,15 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
     with_digests, without = verified(study, save)
     arms_by_network: dict[str, dict[str, dict[str, MeasuredArm]]] = {}
     missing: dict[str, str] = {}
+    idle: list[str] = []
     for arch in study.arch:
-        arms_by_network[arch], lost = measured(study, save, arch)
+        arms_by_network[arch], lost, learned_nothing = measured(study, save, arch)
         missing |= {f"{name}, {arch}": why for name, why in lost.items()}
+        idle += [
+            f"{study.scoped(name, arch)} has learned nothing that is shown: right in {accuracy:.1%} of the test rows, "
+            "which the most frequent class alone reaches; its calibration is no merit of the loss"
+            for name, accuracy in learned_nothing.items()
+        ]
     theirs = {arch: _printed(study, save, arch) for arch in study.arch}
     scoped = [
         (study.scoped(claim.id, arch), claim, arms, claim.printed(theirs[arch]))
@@ -126,7 +132,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             _check(one, expect, claims.count(verdicts))
             for one in (*judged, *(one for one in exact if one.verdict.word != "pass"))
         ],
-        notes=_notes(study, missing, judged, without),
+        notes=[*idle, *_notes(study, missing, judged, without), *_of_runs(study, save)],
         facts={
             "headline": _headline(study, {one.name: one.verdict for one in judged}),
             **({"checks": _passed(exact)} if exact else {}),
@@ -425,6 +431,11 @@ def _notes(study: Study, missing: dict[str, str], judged: Sequence[JudgedClaim],
     if alone := [one.name for one in judged if one.verdict.difference is not None and not one.counted]:
         notes.append(f"{listed(alone)}: the interval holds for these rows; what others would add is not counted")
     return notes
+
+
+def _of_runs(study: Study, save: Path) -> list[str]:
+    """What was done to the rows before the networks were trained, as the runs recorded it."""
+    return list(dict.fromkeys(note for run in runs(study) for note in record(save, run).get("notes", ())))
 
 
 def _headline(study: Study, judged: dict[str, ClaimVerdict]) -> str:

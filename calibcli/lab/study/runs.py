@@ -23,7 +23,7 @@ from calibcli.core.errors import InputError, UsageError, printable
 from calibcli.core.files import atomic, guarding, samples, sha256
 from calibcli.core.result import Result
 from calibcli.lab.study.experiment import ALONG, POINTS, TRAIN, Arm, Study
-from calibcli.lab.training.batches import Parts
+from calibcli.lab.training.batches import STANDARDISED, Parts
 from calibcli.lab.training.fit import begin, changed, run_all
 from calibcli.lab.training.options import Setup, Training
 from calibcli.lab.training.recipes import CHANGES, relabelled
@@ -332,9 +332,14 @@ def _made(study: Study, run: StudyRun, save: Path, progress: Progress) -> dict[s
         fix = "restore the file, or remove its folder and train that run again"
         raise InputError(f"{weights} is missing: {run.words} is made of it", fix)
     with guarding():
-        facts = changed(setup, weights, run.arm.change) if weights else run_all(setup).facts
+        notes: list[str] = []
+        if weights:
+            facts: Mapping[str, Any] = changed(setup, weights, run.arm.change)
+        else:
+            result = run_all(setup)
+            facts, notes = result.facts, [note for note in result.notes if note == STANDARDISED]
     numbers = {name: facts["runs"][0][name] for name in TRAIN}
-    return {**numbers, "data": facts.get("data", ""), "rows": facts["rows"]}
+    return {**numbers, "data": facts.get("data", ""), "rows": facts["rows"], "notes": notes}
 
 
 def _curvature(study: Study, run: StudyRun, save: Path, loss: str, terms: dict[str, Any]) -> Result:

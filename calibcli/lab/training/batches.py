@@ -266,6 +266,9 @@ def open_parts(
     return parts
 
 
+STANDARDISED = "inputs are standardised with the mean and spread of the training rows"
+
+
 def standardised(data: Dataset) -> Dataset:
     """Standardise a data set by the mean and spread of its own inputs, per channel of images, per feature of rows.
 
@@ -287,7 +290,7 @@ def standardised(data: Dataset) -> Dataset:
     return dataclasses.replace(
         data,
         preprocess=dataclasses.replace(data.preprocess, mean=tuple(mean.tolist()), std=tuple(std.tolist())),
-        notes=[*notes, "inputs are standardised with the mean and spread of the training rows"],
+        notes=[*notes, STANDARDISED],
     )
 
 

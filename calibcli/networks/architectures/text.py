@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Annotated, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -104,21 +104,31 @@ class TreeLSTM(WordVectors):
         self.dropout, self.linear = nn.Dropout(dropout), nn.Linear(dim, classes)
 
     def forward(self, trees: Tensor) -> Tensor:
-        words, joins, roots = _levels(trees.long().tolist())
-        x = nn.functional.embedding(torch.tensor(words, device=trees.device), self.vectors)
-        c, gate = self.word(x).chunk(2, 1)
+        stops = trees.shape[1] - trees.ne(0).flip(1).int().argmax(1)  # most rows are far shorter than the longest
+        rows = zip(trees.long().tolist(), stops.tolist(), strict=True)
+        words, levels = _levels([tree[:stop] for tree, stop in rows])
+        c, gate = self.word(nn.functional.embedding(words.to(trees.device), self.vectors)).chunk(2, 1)
         h = gate.sigmoid() * c.tanh()
-        for left, right in joins:
-            i, f, g, u = (self.left(h[left]) + self.right(h[right])).chunk(4, 1)
-            joined = i.sigmoid() * u.tanh() + f.sigmoid() * c[left] + g.sigmoid() * c[right]
-            c, h = torch.cat([c, joined]), torch.cat([h, joined.tanh()])
-        return cast(Tensor, self.linear(self.dropout(h[roots])))
+        parts: list[list[Tensor]] = [[] for _ in levels]
+        # A node is read once, by the level that joins it. A level therefore takes its own nodes from those before it: a
+        # single growing tensor would be copied for every level, and its gradient be filled with zeros for each.
+        for level, (sizes, order) in enumerate(levels):
+            if level > 0:
+                (c_left, c_right), (h_left, h_right) = c.chunk(2), h.chunk(2)
+                i, f, g, u = (self.left(h_left) + self.right(h_right)).chunk(4, 1)
+                c = i.sigmoid() * u.tanh() + f.sigmoid() * c_left + g.sigmoid() * c_right
+                h = c.tanh()
+            for part, nodes in zip(parts[level:], torch.split(torch.cat([c, h], 1), sizes), strict=True):
+                part.append(nodes)
+            c, h = torch.cat(parts[level])[order.to(trees.device)].chunk(2, 1)  # (nodes, 2 dim) to (nodes, dim) each
+        return cast(Tensor, self.linear(self.dropout(h)))
 
 
-def _levels(trees: list[list[int]]) -> tuple[list[int], list[tuple[list[int], list[int]]], list[int]]:
-    """Sort trees by level: all words; for each level the nodes that are joined, left and right; the roots.
+def _levels(trees: list[list[int]]) -> tuple[Tensor, list[tuple[list[int], Tensor]]]:
+    """Sort trees by height: all words, and for each level what it makes of the nodes before it; the roots come last.
 
-    Nodes are numbered in this order, so that a level is joined in one step.
+    Of a level: how many of the nodes made just before it are for this level, the next, ..., in this order; and the
+    order in which it reads those for it: all left ones, then all right ones.
     """
     words: list[int] = []
     levels: list[list[tuple[Place, Place]]] = []
@@ -141,6 +151,18 @@ def _levels(trees: list[list[int]]) -> tuple[list[int], list[tuple[list[int], li
         if len(stack) != 1:
             raise InputError(*REFUSED)
         roots += stack
-    first = [0, *itertools.accumulate([len(words), *(len(level) for level in levels)])]
-    joins = [tuple([first[h] + n for h, n in side] for side in zip(*level, strict=True)) for level in levels]
-    return words, cast(list[tuple[list[int], list[int]]], joins), [first[h] + n for h, n in roots]
+    # Every node once, by the level that reads it: its height, its number there, and that level.
+    reads = [[side[i] for i in (0, 1) for side in level] for level in levels] + [roots]
+    height, number = np.array([node for read in reads for node in read]).T
+    counts = [len(read) for read in reads]
+    reader = np.repeat(np.arange(len(reads)), counts)
+    sizes = np.bincount(height * len(reads) + reader, minlength=len(reads) ** 2).reshape(len(reads), -1)
+    # Nodes of one height stand by the level that reads them, as `split` cuts them.
+    places = torch.split(torch.from_numpy(number[np.lexsort([reader, height])]), sizes.sum(1).tolist())
+    order = np.empty(len(reader), np.int64)
+    order[np.lexsort([height, reader])] = np.concatenate([np.arange(count) for count in counts])
+    orders = list(torch.split(torch.from_numpy(order), counts))
+    # A level makes its nodes as they stand for those that read them: the columns are left and right of each.
+    orders[:-1] = [one.view(2, -1)[:, place].flatten() for one, place in zip(orders[:-1], places[1:], strict=True)]
+    cuts = [sizes[level, level:].tolist() for level in range(len(reads))]
+    return torch.tensor(words)[places[0]], list(zip(cuts, orders, strict=True))
