@@ -15,10 +15,17 @@ ROOT = Path(__file__).parent.parent
 PAGE, CLAIMS = ROOT / "docs" / "promises.md", ROOT / "benchmarks" / "RESULTS.md"
 LEAD = """# What calib promises
 
-Each promise is a sentence that you may hold us to. Below it stand the script in `benchmarks/` that tests it, its figure
-on the day of the measurement, and where the promise ends. The figures are those of the
-[table of claims](../benchmarks/RESULTS.md), which also has speed and memory, and says how they are taken. Formulas and
-proofs are under [statistics](statistics/index.md).
+Each promise in bold is a sentence that you may hold us to. *Ends* says where it ends, and *Tested* gives the evidence: skip
+that line unless you want to check it. Most readers need five of them: [an interval](#numbers) contains the truth, a
+[gate, a watch and a threshold](#verdicts) are wrong in at most 5 % of samples, and [an export](#calibrators) gives the
+calibrator's probabilities. All of them need rows that are drawn like those that you ask about.
+
+**How to read a line *Tested*.** It names the script in `benchmarks/`, the day, and the figure. A *cell* is one simulated
+setting, a model and a number of rows, whose truth is known; a *run* is one sample drawn from it; a *share* is how often the
+answer was wrong. A simulation of finitely many runs is itself uncertain, and some bounds hold only nearly. So a promise of 5 %
+counts as broken if a share is *surely* above 6 %, which means that its 99.9 % lower bound is. A single share may be seen above
+6 % by chance. The figures are copied from the [table of claims](../benchmarks/RESULTS.md), which also has speed and
+memory, and says how they are taken. Formulas and proofs are under [statistics](statistics/index.md).
 """
 
 
@@ -43,31 +50,31 @@ PROMISES = {
             "Names that lie are believed: that `label` holds predictions is told only where its values show it.",
         ),
         Promise(
-            "Labels in another order than the scores are refused.",
+            "Labels in another order than the scores are refused, nearly always from 500 rows or three classes on.",
             "Labels of other rows are told",
-            "A model that knows nothing looks the same as labels of other rows; a note then says so.",
+            "Two classes and few rows: of 100 rows many pass. A model that knows nothing looks the same; a note says so.",
         ),
         Promise(
-            "A mean from few labels and a judge is as right as one from the labels alone, and sharper.",
+            "The interval of a mean from few labels and a judge is as right as one from the labels alone, and mostly shorter.",
             "Few labels and many verdicts of a judge",
-            "People must have drawn the rows that they labelled at random; means only, no ECE.",
+            "People must have drawn the rows that they labelled at random; means only, no ECE. A bad judge makes it longer.",
         ),
     ),
     "Verdicts": (
         Promise(
             "A gate says PASS or FAIL wrongly in at most 5 % of samples, even with its limit at the truth.",
             "A gate is wrong in at most 5 %",
-            "Not where one row has more than an eighth of the sum of squared weights and n_eff < n / 4 (refused).",
+            "Weights that let a single row decide: such a file is refused ([which](gate.md)).",
         ),
         Promise(
-            "A PASS on `cutoff_loss` bounds what any rising rule could gain over acting by the stated probability.",
+            "A PASS on `cutoff_loss` bounds what you lose by acting on the stated probability, against any rule that rises with it.",
             "Gates on `cutoff_loss` and `cutoff_error`",
-            "Not for a rule that knows more than the probability, such as the site.",
+            "Not against a rule that knows more than the probability, such as the site.",
         ),
         Promise(
-            "Rows that were left out cannot have changed a verdict that is given.",
+            "Where the file shows rows without a label or a score, no value of theirs would change the verdict that is given.",
             "Where rows are missing, the smallest and the largest value",
-            "Only rows that the file still shows: what was dropped before the export is not seen.",
+            "What was dropped before the export is not seen.",
         ),
         Promise(
             "The rows that `calib plan` states reach the verdict as often as it says.",
@@ -75,9 +82,9 @@ PROMISES = {
             "If the model is as good as was assumed.",
         ),
         Promise(
-            "A watch that is looked at every night gives a false alarm in at most 5 % of years.",
+            "A rule of a watch that is looked at every night gives a false alarm in at most 5 % of years.",
             "A watch that is looked at every night",
-            "A drift that is small takes weeks; the table says how many.",
+            "A small drift takes weeks to be seen. Several rules have 5 % each.",
         ),
         Promise(
             "Above the threshold that `calib threshold` finds, at most the stated share is wrong.",
@@ -85,14 +92,14 @@ PROMISES = {
             "In the population that the rows were drawn from. `check` and `watch` say whether it still holds.",
         ),
         Promise(
-            "Slices that `calib slices` confirms are not chance.",
+            "A slice that `calib slices` confirms is chance in at most 5 % of searches.",
             "In a calibrated model `calib slices` finds nothing",
-            "It need not find all of them.",
+            "It need not find every slice that is wrong.",
         ),
     ),
-    "Maps": (
+    "Calibrators": (
         Promise(
-            "What is exported gives the calibrator's probabilities, or is refused.",
+            "What is exported gives the calibrator's probabilities, up to the limit that is printed, or is refused.",
             "Every method in every target of `export`",
             "After export the file may be edited; `calib verify` compares it again.",
         ),
@@ -116,7 +123,7 @@ PROMISES = {
     ),
     "Studies": (
         Promise(
-            "A claim is called true or reversed wrongly in at most 6 % of studies.",
+            "A claim is called true, or reversed, wrongly in at most 6 % of studies.",
             "The interval of a study covers",
             "About the networks, data and sizes of the study, and no others.",
         ),
@@ -145,7 +152,7 @@ def page() -> str:
                 raise ValueError(f"{len(found)} claims begin with {one.claim!r}")
             _, script, figure, date, *_ = found[0]
             figure = figure.replace("(../docs/", "(").replace("](results/", "](../benchmarks/results/")
-            out.append(f"**{one.text}**\n\n- Tested by {script}, {date}: {figure}.\n- Ends: {one.limit}\n")
+            out.append(f"**{one.text}**\n\n- Ends: {one.limit}\n- Tested: {script}, {date}: {figure}.\n")
     return "\n".join(out)
 
 

@@ -384,6 +384,19 @@ def test_a_column_that_was_made_from_the_labels_is_named(search: Search) -> None
     assert ("not searched" in found.plots[0].title) == (search.confirm == "split")
 
 
+def test_a_label_that_was_found_by_the_name_of_the_scores_is_no_column_to_search(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    p, age = rng.uniform(size=600), rng.integers(20, 80, 600)
+    rows = [f"{one:.4f},{int(one > u)},{a}" for one, u, a in zip(p, rng.uniform(size=600), age, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["p_sick,sick,age", *rows]))
+    found = calibcli.find_slices(tmp_path / "rows.csv")
+    assert found.facts["columns"] == 1
+    assert found.facts["confirmed"] == 0
+    (tmp_path / "rows.csv").write_text("\n".join(["p_sick,sick", *(row.rpartition(",")[0] for row in rows)]))
+    with pytest.raises(calibcli.CalibError, match="no column to search"):
+        calibcli.find_slices(tmp_path / "rows.csv")
+
+
 def _too_sure(n: int, rng: np.random.Generator, gap: Any = 0.0) -> Predictions:
     """A gap of .06 in every row, and more where it is given; eight columns that have nothing to do with it."""
     about = {f"c{j}": rng.integers(0, 4, n).astype("<U1") for j in range(8)}

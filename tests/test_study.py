@@ -834,6 +834,7 @@ def test_shapes_are_those_of_the_loss_itself() -> None:
     found = analytic.computed(study)
     assert [check.outcome for check in found.checks] == ["pass", "fail"]
     assert found.exit_code == 0
+    assert analytic.computed(study, expect=True).exit_code == 1
     assert found.tables[0].rows[1][1] == "0.7744"  # what the map of gamma = 1 takes to .9
     assert (
         "2 hold, 2 reversed" in analytic.computed(dataclasses.replace(study, computes="focal-shape")).facts["headline"]

@@ -84,7 +84,7 @@ def study(request: StudyRequest) -> Result:
     if study.computes:
         from calibcli.lab.study import analytic
 
-        return headlines.headed(analytic.computed(study))
+        return headlines.headed(analytic.computed(study, request.expect))
     if request.dry_run:
         return headlines.headed(_plan(study))
     if save is None:

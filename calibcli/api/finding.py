@@ -84,6 +84,9 @@ def find_slices(
         with_class = BY_CLASS in named
         more["by"] = tuple(name for name in named if name != BY_CLASS)
         rows = recorded_outputs.read(path, progress=progress, numbers=True, **more)  # numbers stay numbers, for cuts
+        if not by:  # columns that were found by more than their names, as a label by that of the scores
+            taken = {rows.record.labels, rows.record.scores, *rows.record.members, rows.record.predicted}
+            rows = dataclasses.replace(rows, slices={n: values for n, values in rows.slices.items() if n not in taken})
     else:
         rows = given(find_slices, scores, labels, how, progress)  # predictions, or arrays with `how` to read them
     if with_class and not rows.top_only:

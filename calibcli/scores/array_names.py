@@ -401,7 +401,8 @@ def _begins_with_cells(contents: FileContents) -> bool:
 
 
 def shape_text(array: Named) -> str:
-    kind = {"O": "text", "U": "text", "S": "text"}.get(array.dtype.kind, str(array.dtype))
+    text = array.dtype.kind in "USO"
+    kind = str(array.dtype) if not text else "numbers" if is_numeric(array) else "text"
     return f"{tuple(array.shape)} {kind}"
 
 

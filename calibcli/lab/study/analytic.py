@@ -22,9 +22,14 @@ GRID = np.linspace(0.0005, 0.9995, 1999)  # probabilities
 DRAWN = np.round(GRID[9::20], 4)  # points of the curves
 
 
-def computed(study: Study) -> Result:
-    """Return the result of a study that computes something by name."""
+def computed(study: Study, expect: bool = False) -> Result:
+    """Return the result of a study that computes something by name.
+
+    Args:
+        expect: whether a claim that is reversed fails the run.
+    """
     plots, tables, checks = COMPUTED[study.computes]()
+    checks = [dataclasses.replace(check, fatal=expect) for check in checks]
     holding, reversed_ = (sum(check.outcome == one for check in checks) for one in ("pass", "fail"))
     headline = f"{len(checks)} claims, computed: {holding} hold{'s' * (holding == 1)}, {reversed_} reversed."
     facts = {"headline": headline, "study": study.name, "question": study.question, "paper": study.paper}
@@ -194,4 +199,4 @@ def _entropy_slack() -> float:
 
 def _check(rule: str, holds: bool, message: str) -> Check:
     word = "holds" if holds else "reversed"
-    return Check(rule=rule, outcome="pass" if holds else "fail", message=f"{word}: {message}", fatal=False)
+    return Check(rule=rule, outcome="pass" if holds else "fail", message=f"{word}: {message}")
