@@ -278,6 +278,16 @@ class TestInit:
         assert 0 <= rules["ece"].max - measured["ece"].high < 0.001 + 1e-9
         assert 0 <= measured["accuracy"].low - rules["accuracy"].min < 0.001 + 1e-9
 
+    def test_columns_may_be_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        table(Path("a.csv"), ["stated", "came"], zip(P, Y))
+        assert main(["init", "a.csv", "--scores", "stated", "--labels", "came", "-q"]) == Exit.OK
+        assert load().pins["labels"] == "came"
+        capsys.readouterr()
+        assert judged(capsys)[0] == Exit.OK
+
     @pytest.mark.regression
     def test_a_model_that_is_miscalibrated_is_not_blessed(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -347,6 +347,7 @@ def threshold(
 def init(
     file: str | Path,
     /,
+    labels: str | Path | None = None,
     *,
     metrics: Sequence[str] = ("ece", "accuracy"),
     baseline: str | Path | None = None,
@@ -368,7 +369,8 @@ def init(
     'pass'
 
     Args:
-        file: scores with labels, as `check` takes them.  metrics: that rules are proposed for.
+        file: scores with labels, as `check` takes them.  labels: their key, or a file of their own.
+        metrics: that rules are proposed for.
         baseline: scores, or a result, of an earlier model: limits lie at the bounds of its numbers instead.
         save: the configuration.  update: replace only `[data]` of one that is there, and keep its rules.
         workflow: a file for a workflow of GitHub that runs the gate.
@@ -389,7 +391,7 @@ def init(
         raise UsageError(f"{save} is there already", fix)
     if workflow is not None and Path(workflow).exists():
         raise UsageError(f"{workflow} is there already", f"move it away, or write another: --workflow {workflow}.new")
-    rows = given(init, file, None, how, progress, whole=True)
+    rows = given(init, file, labels, how, progress, whole=True)
     measured = measure(rows, None, *metrics)
     entries = recorded_outputs.provenance(rows)
     read, path = entries[0]["read"], proposal.relative(str(file), configuration.parent)
@@ -399,7 +401,7 @@ def init(
         earlier = [e for e in held.estimates if e.name in metrics and not e.scope]
         entries = [*entries, entry]
     elif baseline is not None:
-        held_rows = given(init, baseline, None, how, progress, whole=True)
+        held_rows = given(init, baseline, labels, how, progress, whole=True)
         earlier = measure(held_rows, None, *metrics).estimates
         entries = [*entries, *recorded_outputs.provenance(held_rows)]
     proposed = proposal.rules(measured.estimates, earlier)
