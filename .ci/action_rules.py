@@ -1,6 +1,7 @@
 """Put the rules of another commit in place of the checkout's: its calib.toml, pyproject.toml and baselines.
 
-A file that only the checkout has is removed, and one that neither commit has is left as it is. Run with `python -P`, so
+A file that only the checkout has is removed, and one that neither commit has is left as it is. Where the other commit has
+no rules at all, as before the first ones are merged, the checkout keeps its own. Run with `python -P`, so
 that no file of the working folder is imported: `python -P action_rules.py REF [OPTIONS of calib check]`.
 """
 
@@ -17,6 +18,7 @@ from calibcli.gate.config import load
 
 # Windows would run a git.exe of the working folder, so the folders of PATH are searched here.
 PROGRAM = "git.exe" if os.name == "nt" else "git"
+RULES = ("--max", "--min", "--margin", "--threshold")
 GIT = next((path for folder in os.get_exec_path() if os.path.isfile(path := os.path.join(folder, PROGRAM))), "")
 
 
@@ -56,12 +58,20 @@ def main(ref: str, words: list[str]) -> None:
     if git("fetch", "--quiet", *["--depth=1"] * shallow, "--", "origin", ref).returncode:
         refuse(f"{ref} cannot be fetched from origin")
     configs = values(words, "--config")
-    for path in configs or ["calib.toml", "pyproject.toml"]:
+    places = configs or ["calib.toml", "pyproject.toml"]
+    for path in places:
         put(path)
+    there = any(os.path.lexists(path) for path in configs or ["calib.toml"])
     try:
-        gates = load(Path(configs[-1]) if configs else None).gates
+        gates = load(Path(configs[-1]) if configs else None).gates if there or not configs else ()
     except CalibError:
         return  # the check refuses it in the same words
+    if not (there or gates or any(values(words, option) for option in RULES)):
+        brought = [path for path in places if git("ls-files", "--", path).stdout]
+        if brought and not git("restore", "--worktree", "--", *brought).returncode:
+            own = "this commit brings the first, and is judged by its own rules and baselines"
+            print(f"::warning title=calib::config-ref: {ref} has no rules; {own}")
+        return
     for path in dict.fromkeys([*values(words, "--baseline"), *(gate.baseline for gate in gates if gate.baseline)]):
         put(path)
 

@@ -5,11 +5,11 @@
     python benchmarks/memory.py --told 200 --what trace    with so many MiB said to be free: within it, or refused
 
 The plan is counted from what the result states: graphs of the first derivative, as many as are kept, each with the
-gradient and its negative (`MemoryPlan.for_model`), and as much again as one for the second backward pass; the copy of
-the model; 32 bytes per parameter (`engine.WORKING`); the vectors of the Krylov basis that were made, and for each the
-Ritz vector of the certificate and, of a small model, the product that is remembered for it; the outputs of all rows.
-The peak is that of resident memory (VmHWM, set back once everything was imported and the model made) over what was
-resident then.
+gradient and its negative (`MemoryPlan.graphs`), and as much again as one for the second backward pass; the copy of the
+model; 32 bytes per parameter (`engine.WORKING`); the vectors of the Krylov basis that were made, and what is remembered
+of the product of each or, of a model too large for that, the Ritz vectors of a certificate, for which kept graphs make
+room; the outputs of all rows. The peak is that of resident memory (VmHWM, set back once everything was imported and the
+model made) over what was resident then.
 """
 
 from __future__ import annotations
@@ -87,12 +87,16 @@ def worker(name: str, memory: str, what: str, told: float) -> dict[str, Any]:
         found = measure(model, (x, y), what, memory=memory)  # type: ignore[arg-type]
     except InputError as error:
         return {"peak": resident("VmHWM") - before, "refused": error.problem}
-    p, run = seen["problem"], seen.get("run")
-    micro = p.graph_bytes * min(p.layout.micro, p.layout.n)
-    kept = len(list(p.layout.batches())) if p.plan.keep else 1
-    graphs = (p.graph_bytes * p.layout.n if p.plan.keep else micro) + 2 * kept * p.size * p.dtype.itemsize + micro
-    small = p.size * 100 * 8 <= 1 << 30  # as `Engine._small`
-    basis = len(run.basis) * p.size * (run.storage.itemsize * (2 if small else 1) + 4 * small) if run else 0
+    p, run, basis = seen["problem"], seen.get("run"), 0
+    second = p.graph_bytes * min(p.layout.micro, p.layout.n)  # what the second backward pass of a micro-batch holds
+    graphs = p.plan.graphs(p.graph_bytes, p.size * p.dtype.itemsize) + second
+    if run:
+        vector, m = p.size * run.storage.itemsize, len(run.basis)
+        if isinstance(run.operator, spectrum.Record):
+            beside = m * spectrum.remembered_bytes(p.size, run.storage)
+        else:  # kept graphs make room for a certificate's Ritz vectors, but of a small model, where that is little
+            beside = max(0, min(m, 1 + max(1, engine.NEAR // vector)) * vector - (graphs - second))
+        basis = m * vector + beside
     copies = sum(t.numel() * t.element_size() for t in (*p.model.parameters(), *p.model.buffers()))
     return {
         "parts": [v / 2**20 for v in (graphs, basis, copies, p.size * engine.WORKING, p.outputs_bytes)],

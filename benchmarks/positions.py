@@ -1,7 +1,7 @@
 """Positions of sequences and pictures: do intervals cover where the positions of a row are correlated, and what do
 groups and large vocabularies cost.
 
-    python benchmarks/positions.py [--part coverage cost] [--replications 1000] [--rows 40 200]
+    python benchmarks/positions.py [--part coverage allowance cost] [--replications 1000] [--rows 40 200]
 
 `coverage`: populations of 20,000 rows whose label probabilities are known. In `sequence` the labels of neighbouring
 tokens are drawn alike, and in each row the model is more or less sure than it should be; in `picture` blocks of 4 x 4
@@ -9,6 +9,14 @@ pixels share their draw too; in `uneven` rows have 1 to 32 counted positions, an
 rows drawn at random, passed as (N, T, C) or (N, C, H, W) with -100 for positions that are not counted. `no interval`:
 rows are so few, or so uneven, that none is given. `positions alone`: every position counts as a row of its own. The
 last column says which cells are surely below 92 %, or, of a mean, above 98 % (99.9 % bounds of Clopper and Pearson).
+
+`allowance`: the same means by other intervals, on the same samples, and on populations (`..., rare`) of which two rows
+are expected in a sample of n whose every position has the label that the model takes for least likely. `ends that
+miss`: the largest share of samples that one end misses, which is to be 2.5 %, over the means. `as it is` allows for
+rows that were not drawn at the cost of the dearest row with its worst labels; `dearest drawn` at what the dearest row
+cost; `score form` for rows drawn too seldom alone; `bootstrap-t` takes 500 resamples of rows; `least`: the shortest
+distance h by which any interval from mean - h to mean + h misses in no more than 2.5 %, whatever number of rows at that
+cost was not drawn (of rows that were, it is the score form too). `length`: the median, over that of `as it is`.
 
 `cost`: CPU seconds of the default metrics of 1,000,000 positions in 4,000 rows, in order and shuffled, over those
 without rows; and the memory of measuring 4,000 positions of 50,000 words in a file, over the size of the file.
@@ -28,6 +36,9 @@ from scipy.special import softmax
 from scipy.stats import beta, norm
 
 import calibcli
+from calibcli.core.statistics import skewed_reach, student_quantile, unseen_reach
+from calibcli.metrics import Sample, choose, columns_of
+from calibcli.metrics.intervals import WeightedMean
 from calibcli.scores.columns import bin_index
 
 POPULATION, K = 20_000, 5
@@ -40,7 +51,7 @@ Arrays = Any
 class Population:
     """Rows with logits (R, T, K) of a model, probabilities (R, T, K) of their labels, and which count (R, T)."""
 
-    def __init__(self, kind: str, seed: int = 0) -> None:
+    def __init__(self, kind: str, seed: int = 0, broken: float = 0.0) -> None:
         rng = np.random.default_rng(seed)
         self.kind, self.t = kind, 64 if kind == "picture" else 32
         shape = (POPULATION, self.t, K)
@@ -52,6 +63,8 @@ class Population:
             sharp = sharp / (0.5 + length[:, None, None] / 16)
         self.counted = np.arange(self.t) < length[:, None]
         self.z, self.p = own.astype(np.float32), softmax(own * sharp, axis=-1)
+        rows = slice(round(broken * POPULATION))
+        self.p[rows] = self.z[rows].argmin(-1)[..., None] == np.arange(K)  # (rows, T, K)
 
     def draws(self, n: int, rng: np.random.Generator) -> Arrays:
         """Uniform numbers (n, T), each alike with its neighbours."""
@@ -126,6 +139,75 @@ def coverage(sizes: list[int], replications: int) -> None:
                 print(f"| {kind} | {n} | `{name}` | {shares} | {fails(name, k, given)} |", flush=True)
 
 
+ALPHA, RARE, RESAMPLES = 0.025, 2.0, 500
+EXPECTED = np.linspace(0, -np.log(ALPHA), 400)[:-1]  # rows of a kind that are expected in a sample, and may be absent
+BEYOND = norm.isf(ALPHA * np.exp(EXPECTED))  # deviations that the others may then miss by
+RARE_KINDS = ("sequence", "uneven")
+
+
+def reaches(rows: WeightedMean, down: float, up: float, rng: np.random.Generator) -> dict[str, tuple[float, float]]:
+    """How far below and above the mean each interval reaches; `down`, `up`: the most that a row not drawn moves it."""
+    t, spread, skew = student_quantile(1 - ALPHA, rows.units - 1), rows.se**2, rows.skew
+    assert rows.groups is not None
+    sums, sizes = np.bincount(rows.groups, rows.values), np.bincount(rows.groups)
+    here = sizes > 0
+    sums, sizes = sums[here], sizes[here]
+    drawn = rng.integers(len(sums), size=(RESAMPLES, len(sums)))
+    means = sums[drawn].sum(1) / sizes[drawn].sum(1)  # (RESAMPLES,)
+    residuals = sums[drawn] - means[:, None] * sizes[drawn]
+    studentised = (means - rows.value) * sizes[drawn].sum(1) / np.sqrt((residuals**2).sum(1))
+    low, high = np.quantile(studentised, [ALPHA, 1 - ALPHA])
+    dearest = sizes / sizes.sum() * (sums / sizes - rows.value)
+    scores = [skewed_reach(t, spread, side) if side > 0 else t * rows.se for side in (-skew, skew)]
+    least = [float((EXPECTED * d + BEYOND * rows.se).max()) * t / norm.isf(ALPHA) for d in (down, up)]
+    sides = (max(-skew, 0.0), max(-dearest.min(), 0.0)), (max(skew, 0.0), max(dearest.max(), 0.0))
+    return {
+        "as it is": rows.bound_distances(ALPHA, down, up),
+        "least": (max(scores[0], least[0]), max(scores[1], least[1])),
+        "dearest drawn": tuple(unseen_reach(t, spread, *side) for side in sides),  # type: ignore[dict-item]
+        "score form": (scores[0], scores[1]),
+        "Student": (t * rows.se, t * rows.se),
+        "bootstrap-t": (high * rows.se, -low * rows.se),
+    }
+
+
+def missed(kind: str, n: int, replications: int, rare: bool) -> dict[str, dict[str, Arrays]]:
+    """Of each interval and mean: samples it was given in, missed from above, missed from below; and its lengths."""
+    population, rng = Population(kind, broken=RARE / n if rare else 0.0), np.random.default_rng(n)
+    truth, choices = population.truth(), dict(zip(MEANS, choose(MEANS, K), strict=True))
+    counts: dict[str, dict[str, Arrays]] = {}
+    for _ in range(replications):
+        rows = calibcli.from_arrays(*population.sample(n, rng))
+        sample = Sample.of(columns_of(rows, [*choices.values()]), rows)
+        for name, choice in choices.items():
+            statistic: Any = choice(sample)
+            mean = statistic.rows
+            if mean.lacking:
+                continue
+            low, high = statistic.range
+            moves = mean.largest_contribution(mean.value - low), mean.largest_contribution(high - mean.value)
+            for how, (below, above) in reaches(mean, *moves, rng).items():
+                off = truth[name] - mean.value
+                counts.setdefault(how, {}).setdefault(name, []).append((off < -below, off > above, below + above))
+    return {how: {name: np.array(found) for name, found in of.items()} for how, of in counts.items()}
+
+
+def allowance(sizes: list[int], replications: int) -> None:
+    print("| population | rows | interval | holds, of the means | surely above 98 % | ends that miss | length |")
+    print("|---|---|---|---|---|---|---|")
+    for kind, rare in [*((kind, False) for kind in KINDS), *((kind, True) for kind in RARE_KINDS)]:
+        for n in sizes:
+            found = missed(kind, n, replications, rare)
+            for how, of in found.items():
+                held = {name: int((~one[:, :2].astype(bool).any(1)).sum()) for name, one in of.items()}
+                shares = [held[name] / len(one) for name, one in of.items()]
+                high = sum(fails(name, held[name], len(one)).endswith("98 %") for name, one in of.items())
+                end = max(float(one[:, :2].mean(0).max()) for one in of.values())
+                lengths = [np.median(one[:, 2] / found["as it is"][name][:, 2]) for name, one in of.items()]
+                cells = f"{kind}{', rare' * rare} | {n} | {how} | {min(shares):.1%} to {max(shares):.1%} | {high} of 5"
+                print(f"| {cells} | {end:.1%} | {min(lengths):.2f} to {max(lengths):.2f} |", flush=True)
+
+
 def cost() -> None:
     rng = np.random.default_rng(0)
     z = 2 * rng.normal(size=(1_000_000, 5)).astype(np.float32)
@@ -168,10 +250,12 @@ def cost() -> None:
 
 
 def main() -> None:
-    options = _harness.arguments(__doc__, part=["coverage", "cost"], replications=1000, rows=[40, 200])
+    options = _harness.arguments(__doc__, part=["coverage", "allowance", "cost"], replications=1000, rows=[40, 200])
     print(_harness.machine())
     if "coverage" in options.part:
         coverage(options.rows, options.replications)
+    if "allowance" in options.part:
+        allowance(options.rows, options.replications)
     if "cost" in options.part:
         cost()
 

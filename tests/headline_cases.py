@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calibcli.core.result import Check, Estimate, Outcome, Result, Table
+from calibcli.gate import judging
 
 LEVELS: dict[str, Any] = {"level": 0.9, "sided": "each"}
 
@@ -129,6 +130,24 @@ def _metrics() -> dict[str, Result]:
         ),
         "gain alone, within chance": metrics(ece(0.0263, 0.0, 0.04, 0.0306), none, gain(0.02, 0.004, 0.05)),
         "another level": metrics(Estimate(**{**vars(over[1]), "level": 0.99})),
+        "two classes in plain words": metrics(
+            ece(0.09, 0.06, 0.12, 0.02),
+            gap(0.07, 0.04, 0.10),
+            number("confidence_gap:of=top", 0.098, 0.078, 0.119),
+            number("accuracy", 0.652, 0.63, 0.67),
+            gain(0.04, 0.02, 0.08),
+            **{**event, "share of the event": 0.334},
+        ),
+        "two classes, nothing shown": metrics(
+            ece(0.0263, 0.0, 0.04, 0.0306),
+            gap(-0.003, -0.02, 0.015),
+            number("confidence_gap:of=top", 0.001, -0.017, 0.019),
+            number("accuracy", 0.75, 0.73, 0.77),
+            **{**event, "share of the event": 0.428},
+        ),
+        "two classes by one measure": metrics(
+            ece(0.0263, 0.0, 0.04, 0.0306), gap(-0.02, -0.03, -0.01), **{**event, "share of the event": 0.428}
+        ),
         "confidences alone": metrics(*over, kind="confidence", event="the prediction is right", classes=None),
         "slices": metrics(*over, *sites),
         "slices, none shown": metrics(*fine, *sites[2:]),
@@ -176,9 +195,7 @@ def _gates() -> dict[str, Result]:
         "INCONCLUSIVE": check(passed, open_),
         "INCONCLUSIVE, coarse bounds": check(rule("inconclusive", coarse, 0.05, short, n_needed=3602)),
         "INCONCLUSIVE, only warns": check(passed, rule("inconclusive", mid, 0.05, short, n_needed=3602, fatal=False)),
-        "INCONCLUSIVE, too close": check(
-            rule("inconclusive", mid, 0.06, "too close to the limit to be decided by more rows")
-        ),
+        "INCONCLUSIVE, too close": check(rule("inconclusive", mid, 0.06, judging.too_close(997))),
         "NOT RUN": check(none),
         "no gate": check(Check(rule="(none)", outcome="not_run", message="no gate is configured")),
         "planned": Result(command="plan", estimates=rows, facts={"min_n": 200}),

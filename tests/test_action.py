@@ -262,6 +262,27 @@ def test_rules_of_the_target_branch_are_not_evaded_by_links(pull: Runner) -> Non
     assert outcomes(pull) == {"nll": "fail", "accuracy": "fail"}
 
 
+@pytest.mark.regression
+@pytest.mark.parametrize("args", ["", "--config=calib.toml"])
+def test_the_first_rules_are_judged_as_they_are_brought(
+    args: str, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target has no rules yet, though it has a pyproject.toml; rules in `args` stay the only ones."""
+    (runner.folder / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    runner.commit("pyproject.toml")
+    runner.git("push", "-q", "origin", "HEAD:main")
+    runner.git("checkout", "-q", "-b", "first")
+    (runner.folder / "calib.toml").write_text('schema = 1\n[[gate]]\nmetric = "accuracy"\nmin = 0.01\n')
+    runner.commit("calib.toml")
+    code, printed = runner.action({"input": "t.npz", "args": args, "config-ref": "main"})
+    assert code == 0, printed
+    assert "main has no rules; this commit brings the first" in printed
+    if not args:
+        code, printed = runner.action({"input": "t.npz", "args": "--min accuracy=0.99", "config-ref": "main"})
+        assert code == 1, printed
+        assert rules(runner) == ["accuracy >= 0.99"]
+
+
 def test_a_commit_that_cannot_be_fetched_is_refused(pull: Runner) -> None:
     code, printed = pull.action({"input": "t.npz", "config-ref": "no-such-branch"})
     assert code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,24 @@ def same(found: nn.Module, model: nn.Module) -> None:
     with torch.no_grad():
         for rows in (1, 4, 7):
             torch.testing.assert_close(found(X[:rows]), model(X[:rows]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("name", ["digits.npz", "data.zip", "rows.csv", "cifar.tar.gz", "images", "model.bin"])
+def test_a_data_set_in_the_place_of_the_model_is_told_where_it_goes(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if name == "images":
+        (path / "cat").mkdir(parents=True)
+    elif name == "digits.npz":
+        np.savez(path, x=np.zeros((2, 3)), y=np.zeros(2))
+    elif name == "data.zip":
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("train/a.txt", "a")
+    else:
+        path.write_text("a,b\n1,2\n")
+    with pytest.raises(InputError) as refused:
+        checkpoint.load(path)
+    assert (f"--data {path}" in refused.value.fix) == (name != "model.bin")
 
 
 def write_state(model: nn.Module, path: Path, kind: str) -> None:

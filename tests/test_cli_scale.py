@@ -180,6 +180,29 @@ def test_slices_before_and_after(files: Path, capsys: pytest.CaptureFixture[str]
         assert after["value"] < before["value"]
 
 
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("names", "said"), [(["weight", "bias"], True), (["0.weight", "a"], True), (["a", "b"], False)]
+)
+def test_weights_of_a_network_are_not_taken_for_scores(
+    names: list[str], said: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "m.npz", **dict(zip(names, (np.ones((3, 4)), np.ones(3)), strict=True)))
+    for command in ("scale", "metrics"):
+        assert main([command, str(tmp_path / "m.npz")]) == 4
+        assert ("is a checkpoint, not recorded outputs" in capsys.readouterr().err) == said
+
+
+@pytest.mark.regression
+def test_the_picture_says_which_bins_it_joins(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scale", str(files / "val.npz"), "-q"]) == 0
+    assert "each bar joins 2 of the 15 bins of the calibration error" in capsys.readouterr().out
+    assert main(["scale", str(files / "val.npz"), "-v"]) == 0
+    shown = capsys.readouterr()
+    assert "each bar joins" not in shown.out
+    assert "two estimates of one saving" in shown.err
+
+
 def test_a_missing_folder_is_found_before_the_fit(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "scale", files / "none.npz", "--save", files / "none" / "t.safetensors")
     assert (code, out) == (2, "")

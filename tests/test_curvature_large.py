@@ -12,11 +12,11 @@ from test_curvature_parts import Planted
 from torch import Tensor, nn
 
 from calibcli.core.errors import InputError
-from calibcli.networks.curvature import Tensors, measure, selftest
+from calibcli.networks.curvature import Tensors, engine, measure, selftest
 from calibcli.networks.curvature.operator import FEW, SecondDerivative, Total, hessian_scalar, inner
 from calibcli.networks.curvature.problem import CurvatureProblem, normal
 from calibcli.networks.curvature.quantities import closeness
-from calibcli.networks.curvature.spectrum import Lanczos, certify
+from calibcli.networks.curvature.spectrum import Lanczos, certify, remembered_bytes
 from calibcli.networks.losses import CrossEntropy
 
 
@@ -71,6 +71,42 @@ def test_few_rows_of_a_large_model_are_one_micro_batch() -> None:
     low.size, low.graph_bytes = 25_000_000, 45 << 20
     low.choose_plan()
     assert (low.layout.micro, low.plan.keep) == (2, False)
+
+
+def test_a_small_model_takes_more_rows_at_once_on_a_cpu() -> None:
+    """While their graph stays in the cache: cut at 256 rows, its products would take up to twice the time."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 20), nn.Tanh(), nn.Linear(20, 3))
+    rows = []
+    for n, graph_bytes, by_group in (
+        (960, 1 << 10, True),
+        (960, 1 << 14, True),
+        (960, 1 << 16, True),
+        (5000, 1 << 10, False),
+        (5000, 1 << 10, True),  # groups of 256 rows, whose products are remembered
+    ):
+        one = problem(model, n, 4)
+        one.graph_bytes = graph_bytes
+        one.choose_plan(by_group)
+        rows.append(one.layout.micro)
+    assert rows == [1024, 512, 256, 4096, 256]
+    at_once, cut = (problem(model, 960, 4, batch_size=size) for size in (0, 256))
+    selftest.check(at_once, CrossEntropy())
+    assert [len(list(one.layout.batches())) for one in (at_once, cut)] == [1, 4]
+    v = normal(at_once.size, 0, 0)
+    one, four = (SecondDerivative(p, hessian_scalar(CrossEntropy())).matvec(v) for p in (at_once, cut))
+    assert float((one - four).norm() / four.norm()) < 1e-6
+
+
+def test_products_are_remembered_where_memory_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty products, each with its vector, take a quarter of the free memory at most."""
+    torch.manual_seed(0)
+    one = problem(nn.Linear(4, 3), 32, 4, batch_size=2)
+    needed = 4 * engine.REMEMBERED * remembered_bytes(one.size, torch.float32)
+    for free, remembers in ((needed, True), (needed - 1, False)):
+        monkeypatch.setattr(engine, "free_bytes", lambda device, free=free: free)
+        whole = engine.Engine(engine.Shared(one, 0, 0.95, None), CrossEntropy())
+        assert (whole.krylov.operator is whole.record) == remembers
 
 
 def test_sums_of_few_micro_batches_stay_narrow_and_of_many_are_wide() -> None:

@@ -31,6 +31,21 @@ def estimate(value: float | None, low: float | None, high: float | None, **field
     return Estimate(name="m", value=value, low=low, high=high, **{"level": 0.9, "sided": "each", "n": 100, **fields})
 
 
+@pytest.mark.regression
+def test_a_number_of_rows_that_nobody_collects_is_no_advice() -> None:
+    """More than 100 times the rows, and more than 100,000: then words say that the value is too close to its limit."""
+
+    def judged(value: float, n: int) -> Any:
+        e = estimate(value, 0.3, 0.5, n=n)
+        return judge(SupportedClaim(estimate=e, low=e.low, high=e.high), "max", 0.4)
+
+    assert judged(0.38, 1_000).n_needed == 36_000
+    hopeless = judged(0.399, 1_000)
+    assert hopeless.n_needed is None
+    assert "even 100,000 rows would not do if the value stays" in hopeless.message
+    assert judged(0.385, 100_000).n_needed is not None  # of more rows more are in reach
+
+
 def test_bounds_say_at_which_level_each_of_them_holds() -> None:
     """Slices share α in what FAIL needs; PASS needs none of that."""
     from calibcli.core import number_format

@@ -343,7 +343,7 @@ def test_watch_claims_what_its_verdicts_do(outcomes: list[Any]) -> None:
     checks = [
         Check(rule=f"ece <= 0.{i}", outcome=o, scope=f"site={i}", message="since then") for i, o in enumerate(outcomes)
     ]
-    said = told.headline(cast(Any, SimpleNamespace(nights=3, rows=300)), checks)
+    said = told.headline(cast(Any, SimpleNamespace(nights=3, rows=300, history=[])), checks)
     failed = [c for c in checks if c.outcome == "fail"]
     assert said.startswith("Alarm" if failed else "No alarm")
     told_open = said.partition("Undecided so far: ")[2]

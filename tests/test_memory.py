@@ -83,6 +83,7 @@ def test_version_one_and_both_at_once(tmp_path: Path) -> None:
     v1(root / "sys/fs/cgroup/memory", (1 << 63) - 4096)
     v1(root / "sys/fs/cgroup/memory/slurm/job_7", 100 * MIB, 90 * MIB, 20 * MIB)
     assert memory.free_memory(str(root)) == 30 * MIB
+    assert len(memory._limits(str(root))) == 1  # the largest number of pages is no limit: its use is not read each time
     v2(root / "sys/fs/cgroup/unified/c", 25 * MIB, 5 * MIB)
     assert memory.free_memory(str(root)) == 30 * MIB  # limits are read once
     memory._limits.cache_clear()

@@ -207,7 +207,7 @@ def test_honest_odd_inputs(name: str) -> None:
 def test_two_classes_are_measured_for_their_event() -> None:
     predictions = odd_inputs()["weak binary"]
     result = report(predictions)
-    assert [e.name for e in result.estimates] == [*metrics.DEFAULT, *metrics.registry.OF_EVENT]
+    assert [e.name for e in result.estimates] == [*metrics.DEFAULT, *metrics.registry.OF_EVENT, "confidence_gap:of=top"]
     assert result.facts["event"] == "y = 1"
     assert result.plots[0].xlabel == "P(y = 1)"
     named = report(dataclasses.replace(predictions, classes=["benign", "malignant"]))

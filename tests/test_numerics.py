@@ -161,6 +161,11 @@ def test_bounds_of_rare_rows() -> None:
     assert cubes[:, -1].max() == pytest.approx(0.05, abs=5e-5)  # 3 expected
     assert wrong(np.hypot(noise, rows * d)).max() == pytest.approx(0.0499, abs=5e-5)
     assert wrong(np.maximum(noise, rows * d)).max() == pytest.approx(0.059, abs=3e-4)
+    # the least distance if no rare row was drawn: the largest of lam d + z(1 - 0.05 exp(lam)) over lam
+    some = np.linspace(0, rows, 400)[:-1]
+    beyond = stats.norm.isf(0.05 * np.exp(some))
+    least = np.sqrt(spread) * (some * (d / np.sqrt(spread))[..., None] + beyond).max(axis=-1)
+    assert wrong(least).max() == pytest.approx(0.0594, abs=3e-4)
 
 
 def test_bisect_brackets_the_root_of_a_falling_function() -> None:

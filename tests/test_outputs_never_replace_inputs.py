@@ -46,7 +46,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         ("{result} --max ece=0.2", ("input",)),
         ("{test} --threshold {decision}", ("threshold",)),
     ],
-    "init": [("{test} --save {folder}/free.toml", ("file",))],
+    "init": [("{test} --baseline {validation} --save {folder}/free.toml", ("file", "baseline"))],
     "compare": [
         ("{test} {validation}", ("inputs",)),
         ("{base} {result}", ("inputs",)),

@@ -18,6 +18,7 @@ from calibcli.gate import pins, proposal
 from calibcli.gate.config import load
 from calibcli.scores import reading_record
 
+ROOT = Path(__file__).parent.parent
 N = 600
 RNG = np.random.default_rng(11)
 P = np.round(1 / (1 + np.exp(-1.5 * RNG.normal(0, 1.5, N))), 6)
@@ -276,6 +277,44 @@ class TestInit:
         measured = calibcli.measure("first.csv", None, "ece", "accuracy")
         assert 0 <= rules["ece"].max - measured["ece"].high < 0.001 + 1e-9
         assert 0 <= measured["accuracy"].low - rules["accuracy"].min < 0.001 + 1e-9
+
+    def test_columns_may_be_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        table(Path("a.csv"), ["stated", "came"], zip(P, Y))
+        assert main(["init", "a.csv", "--scores", "stated", "--labels", "came", "-q"]) == Exit.OK
+        assert load().pins["labels"] == "came"
+        capsys.readouterr()
+        assert judged(capsys)[0] == Exit.OK
+
+    @pytest.mark.regression
+    def test_a_model_that_is_miscalibrated_is_not_blessed(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Its configuration says so; limits from the model in use let it fail, whatever file that is given by."""
+        test, rules = str(ROOT / "sample_data" / "test.npz"), tmp_path / "calib.toml"
+        assert main(["init", test, "--save", str(rules)]) == 0
+        said = " ".join(rules.read_text().replace("# ", "").split())
+        assert "this model is surely miscalibrated: ece 0.0646 [0.0459, 0.0801], where chance gives" in said
+        assert "This model is surely miscalibrated" in " ".join(capsys.readouterr().out.split())
+        better = str(tmp_path / "better.npz")
+        fit = calibcli.fit_scaler(str(ROOT / "sample_data" / "validation.npz"))
+        file = np.load(test)
+        np.savez(better, probabilities=fit.predict_proba(file["logits"]), labels=file["labels"])
+        assert main(["metrics", better, "-m", "ece", "-m", "accuracy", "--json"]) == 0
+        (tmp_path / "better.json").write_text(capsys.readouterr().out)
+        limits = []
+        for i, baseline in enumerate((better, tmp_path / "better.json")):
+            config = tmp_path / f"{i}.toml"
+            assert main(["init", test, "--save", str(config), "--baseline", str(baseline)]) == 0
+            assert "miscalibrated" not in config.read_text()
+            assert "today 0.0646 [0.0459, 0.0801], baseline 0.0" in config.read_text()
+            assert main(["check", "--config", str(config), "-q"]) == 1
+            limits.append([gate.max or gate.min for gate in load(config).gates])
+        assert limits[0] == limits[1]
+        capsys.readouterr()
+        assert main(["init", test, "--save", str(tmp_path / "c.toml"), "--baseline", str(tmp_path / "none.npz")]) == 4
 
     def test_a_configuration_that_is_there_stays(self, pinned: Path, capsys: pytest.CaptureFixture[str]) -> None:
         before = Path("calib.toml").read_text()

@@ -181,6 +181,22 @@ def test_intervals_over_rows_cover_where_intervals_over_positions_do_not(
     assert alone.sum() < held.sum()
 
 
+def test_no_promise_about_rows_that_were_not_drawn_is_kept_by_a_shorter_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The short form of `benchmarks/positions.py --part allowance`: lengths, and who misses where two rows are rare."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    benchmark = importlib.import_module("positions")
+    monkeypatch.setattr(benchmark, "POPULATION", 2_000)
+    found = benchmark.missed("sequence", 40, 20, True)
+    for name in benchmark.MEANS:
+        lengths = [found[how][name][:, 2] for how in ("as it is", "least", "score form")]
+        assert (lengths[0] >= lengths[1]).all()
+        assert (lengths[1] >= lengths[2] * (1 - 1e-9)).all()
+    off = {how: sum(int(one[:, :2].sum()) for one in of.values()) for how, of in found.items()}
+    assert off["as it is"] <= off["least"] < off["Student"]
+
+
 # Folders of transformers.
 
 

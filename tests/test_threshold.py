@@ -16,7 +16,17 @@ from scipy.stats import binom
 import calibcli
 from calibcli.cli.app import main
 from calibcli.core.errors import InputError, UsageError
-from calibcli.gate.threshold import Judged, Walk, above_negatives, chance_of, fewest, level_of, rounded_down
+from calibcli.gate.threshold import (
+    USEFUL,
+    Judged,
+    Useful,
+    Walk,
+    above_negatives,
+    chance_of,
+    fewest,
+    level_of,
+    rounded_down,
+)
 
 ROOT = Path(__file__).parent.parent
 TEST, VALIDATION = (str(ROOT / f"sample_data/{name}.npz") for name in ("test", "validation"))
@@ -339,9 +349,65 @@ def test_thresholds_by_predicted_class_are_applied_and_judged_by_it(tmp_path: Pa
     assert scopes == {f"class={c}" for c in range(10) if taus[c] is not None}
 
 
+def flat(n: int, risk: float, seed: int = 0) -> tuple[Any, Any]:
+    """Probabilities (n, 2) of two classes and labels (n,): a share `risk` is wrong, whatever the confidence."""
+    rng = np.random.default_rng(seed)
+    top = rng.uniform(0.6, 0.999, n)
+    return np.stack([1 - top, top], axis=1), (rng.random(n) >= risk).astype(int)
+
+
+def test_a_useful_threshold_that_keeps_the_promise_is_seldom_denied() -> None:
+    """The hardest case: one threshold of use keeps it, just so, and all that accept more rows break it by far."""
+    rng, n, limit, alpha = np.random.default_rng(1), 1000, 0.1, 0.05
+    score = np.linspace(1, 0, n)
+    risk = np.where(np.arange(n) < USEFUL * n, limit, 0.6)
+    denied = 0
+    for _ in range(400):
+        useful = Useful.of(Judged(score, rng.random(n) < risk), limit, alpha, USEFUL * n, n)
+        denied += useful.surely_none
+    assert denied <= binom.ppf(0.999, 400, alpha)
+    always = Useful.of(Judged(score, rng.random(n) < 0.6), limit, alpha, USEFUL * n, n)
+    assert always.surely_none
+
+
+@pytest.mark.regression
+def test_few_rows_decide_nothing_and_the_rows_that_they_name_do() -> None:
+    p, y = flat(300, 0.04, 2)
+    few = calibcli.threshold(p, y, max_risk=0.05)
+    check = few.checks[0]
+    assert (check.outcome, few.exit_code) == ("inconclusive", 3)
+    assert check.n_needed is not None
+    assert 300 < check.n_needed < 5_000
+    assert f"about {check.n_needed:,} rows ({check.n_needed - 300:,} more) would decide" in few["threshold"].reason
+    times = int(np.ceil(check.n_needed / 300))
+    more = np.tile(p[:, 1], times) - np.random.default_rng(3).uniform(0, 0.001, 300 * times)  # no copies
+    assert calibcli.threshold(np.stack([1 - more, more], 1), np.tile(y, times), max_risk=0.05).exit_code == 0
+    broken = calibcli.threshold(*flat(300, 0.4), max_risk=0.05)
+    assert (broken.checks[0].outcome, broken.exit_code, broken.checks[0].n_needed) == ("fail", 1, None)
+    assert "surely none that accepts at least 5 % of the rows" in broken["threshold"].reason
+    assert "takes" not in broken["threshold"].reason
+
+
+def test_false_positives_fail_only_where_ties_at_one_are_surely_too_many() -> None:
+    p, y = flat(400, 0.5)
+    few = calibcli.threshold(p, y, max_fpr=0.001)
+    assert (few.checks[0].outcome, few.exit_code) == ("inconclusive", 3)
+    p[:300] = [0.0, 1.0]
+    tied = calibcli.threshold(p, y, max_fpr=0.05)
+    assert (tied.checks[0].outcome, tied.exit_code) == ("fail", 1)
+
+
+def test_where_a_share_is_next_to_the_limit_no_number_of_rows_is_named() -> None:
+    score, wrong = np.full(1000, 0.9), np.arange(1000) < 100  # one threshold, which accepts all
+    near = Useful.of(Judged(score, wrong), 0.1001, 0.05, 1.0, 1000)
+    assert not near.surely_none
+    assert near.rows_needed(0.05) is None
+    assert Useful.of(Judged(score, wrong), 0.11, 0.05, 1.0, 1000).rows_needed(0.05) == pytest.approx(3_300, rel=0.5)
+
+
 def test_no_threshold_says_what_it_takes_and_writes_none(tmp_path: Path, capsys: Any) -> None:
     t = tmp_path / "t.json"
-    assert main(["threshold", TEST, "--max-risk", "0.001", "--save", str(t)]) == 1
+    assert main(["threshold", TEST, "--max-risk", "0.001", "--save", str(t)]) == 3
     said = capsys.readouterr()
     needed = fewest(0.001, 0.05)
     assert f"That takes {needed:,} accepted rows without an error" in " ".join(said.out.split())

@@ -582,3 +582,39 @@ def test_ids_of_other_names_and_a_label_that_means_none(tmp_path: Path, capsys: 
     assert "no labels by id in" in capsys.readouterr().err
     with pytest.raises(InputError, match="one label, a class, for each id"):
         calibcli.Watch(state).labels_for(["a", "b"], [1])
+
+
+@pytest.mark.regression
+def test_a_watch_whose_labels_do_not_come_is_not_run_and_the_line_that_helps_counts_them(
+    tmp_path: Path, capsys: Any
+) -> None:
+    state, out = tmp_path / "state.json", tmp_path / "out"
+    for i in range(9):
+        x = outputs(i)
+        table(tmp_path / f"scores-{night(i)}.csv", x["ids"], None, x["logits"])
+        table(tmp_path / f"labels-{night(i)}.csv", x["ids"][3 * (i == 1) :], x["labels"][3 * (i == 1) :])
+    scores, labels = str(tmp_path / "scores-*.csv"), str(tmp_path / "labels-*.csv")
+    assert watch(state, scores, *LIMITS, "-o", out) == 0  # nights that wait are no fault, as labels may be late
+    assert len((out / "waiting.csv").read_text().splitlines()) == 10
+    assert watch(state, "--most-waiting", 8) == 5
+    assert "pass its labels (--labels FILE)" in " ".join(capsys.readouterr().out.split())
+    assert watch(state, "--labels", labels) == 5
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"8 nights wait, the oldest is {night(1)} with labels for 147 of 150 rows; --labelled 0.98 counts it" in said
+    assert watch(state, "--labels", labels, "--labelled", "0.98", "-o", out) in (0, 1)
+    assert calibcli.Watch(state).result().facts["nights"] == 9
+    assert (out / "waiting.csv").read_text().split() == ["night,rows,labelled"]
+    assert "Nights that wait" not in capsys.readouterr().out.rpartition("calib watch")[2]
+
+
+@pytest.mark.regression
+def test_an_alarm_says_since_when_nights_are_bad_and_their_file_has_all_of_them(tmp_path: Path, capsys: Any) -> None:
+    state, out = tmp_path / "state.json", tmp_path / "out"
+    for i in range(12):
+        x = outputs(i)
+        table(tmp_path / f"scores-{night(i)}.csv", x["ids"], x["labels"], x["logits"])
+    assert watch(state, str(tmp_path / "scores-*.csv"), "--min", "accuracy=0.7", "-o", out) == 1
+    screen = " ".join(capsys.readouterr().out.split())
+    assert f"bad since about {night(DRIFT)}, {12 - DRIFT} of these {12 - DRIFT} nights beyond it" in screen
+    assert "10 of 12, all with -v or -o" in screen
+    assert len((out / "nights.csv").read_text().splitlines()) == 13

@@ -20,7 +20,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, target
 from calibcli.core.number_format import count_text
 from calibcli.core.python_errors import in_python
-from calibcli.core.result import CLAIM_VERDICTS, Cell, Result, Table, by_report, decisive, results_of
+from calibcli.core.result import CLAIM_VERDICTS, Cell, Estimate, Result, Table, by_report, decisive, results_of
 from calibcli.core.scope import CHANGE
 from calibcli.gate import check as session
 from calibcli.gate import config as config_file
@@ -347,8 +347,10 @@ def threshold(
 def init(
     file: str | Path,
     /,
+    labels: str | Path | None = None,
     *,
     metrics: Sequence[str] = ("ece", "accuracy"),
+    baseline: str | Path | None = None,
     save: str | Path = "calib.toml",
     update: bool = False,
     workflow: str | Path | None = None,
@@ -367,7 +369,9 @@ def init(
     'pass'
 
     Args:
-        file: scores with labels, as `check` takes them.  metrics: that rules are proposed for.
+        file: scores with labels, as `check` takes them.  labels: their key, or a file of their own.
+        metrics: that rules are proposed for.
+        baseline: scores, or a result, of an earlier model: limits lie at the bounds of its numbers instead.
         save: the configuration.  update: replace only `[data]` of one that is there, and keep its rules.
         workflow: a file for a workflow of GitHub that runs the gate.
         progress: called with (fraction, text).  how: how the file is read, see `read`.
@@ -387,18 +391,32 @@ def init(
         raise UsageError(f"{save} is there already", fix)
     if workflow is not None and Path(workflow).exists():
         raise UsageError(f"{workflow} is there already", f"move it away, or write another: --workflow {workflow}.new")
-    rows = given(init, file, None, how, progress, whole=True)
+    rows = given(init, file, labels, how, progress, whole=True)
     measured = measure(rows, None, *metrics)
     entries = recorded_outputs.provenance(rows)
     read, path = entries[0]["read"], proposal.relative(str(file), configuration.parent)
-    proposed, notes = proposal.rules(measured.estimates), [*rows.notes]
+    earlier: Sequence[Estimate] | None = None
+    if baseline is not None and is_result(baseline):
+        held, entry = read_result(baseline)
+        earlier = [e for e in held.estimates if e.name in metrics and not e.scope]
+        entries = [*entries, entry]
+    elif baseline is not None:
+        held_rows = given(init, baseline, labels, how, progress, whole=True)
+        earlier = measure(held_rows, None, *metrics).estimates
+        entries = [*entries, *recorded_outputs.provenance(held_rows)]
+    proposed = proposal.rules(measured.estimates, earlier)
+    if earlier is not None and not proposed:
+        problem = f"{baseline} has no {' or '.join(metrics)} with an interval"
+        raise UsageError(problem, "pass its scores, or a result of calib metrics or check on them")
+    doubts = proposal.doubts(*((measured.estimates, "this model") if earlier is None else (earlier, "the baseline")))
+    notes = [*rows.notes, *doubts]
     if old:
         before = config_file.of_text(old, configuration)
         changes = pins.differences(before.pins, read)
         notes += [f"[data] of {save}: {'; '.join(changes) or 'no pin differs'}"]
         text = proposal.updated(old, read, path, str(save))
     else:
-        text = proposal.text(read, path, proposed)
+        text = proposal.text(read, path, proposed, doubts)
     files = {"configuration": configuration, **({} if workflow is None else {"workflow": target(Path(workflow))})}
     texts = {"configuration": text, "workflow": proposal.workflow(path)}
     for role, written in files.items():
@@ -417,7 +435,7 @@ def init(
         estimates=measured.estimates,
         tables=[table],
         notes=notes,
-        facts={"n": rows.n, **rows.problem.facts},
+        facts={"n": rows.n, **rows.problem.facts, **({} if baseline is None else {"limits of": Path(baseline).name})},
         artefacts={role: str(written) for role, written in files.items()},
         provenance={"inputs": entries, "seed": 0},
     )
@@ -463,6 +481,7 @@ class Watch:
         config: a calib.toml with the rules.  threshold: file of `calib threshold --save`, whose promise is watched.
         name: of the model; rows of another model are refused.
         labelled: share of its rows that have labels from which on a night counts, the others at the worst case [1].
+        most_waiting: nights that may wait for labels; with more a check that these come is NOT RUN [30].
         restart: start a new state, and keep the existing one beside it.
 
     Raises:
@@ -485,6 +504,7 @@ class Watch:
         threshold: str | Path | None = None,
         name: str = "",
         labelled: float = 1.0,
+        most_waiting: int = 30,
         restart: bool = False,
     ) -> None:
         request = Request(
@@ -497,7 +517,9 @@ class Watch:
             config=None if config is None else Path(config),
         )
         rules_of(request.config)  # what it names is no place for an output, also where these rules go before its own
-        terms = Terms(rules=request, per_year=per_year, nll_cap=nll_cap, model=name, labelled=labelled)
+        terms = Terms(
+            rules=request, per_year=per_year, nll_cap=nll_cap, model=name, labelled=labelled, most_waiting=most_waiting
+        )
         self._keeper = WatchSession(path, terms, restart)
         self._path = path
 

@@ -262,6 +262,12 @@ def report(
     changed = differences(Sample.of(before_columns), Sample.of(after_columns), level=options.level)
     harm = [f"{e.name} by {abs(e.value or 0):.3g} [{e.low:+.3g}, {e.high:+.3g}]" for e in worse(changed)]
     notes += [*fitted.notes, *([f"after is worse than before beyond chance: {', '.join(harm)}"] if harm else [])]
+    if method.partition(":")[0] == "temperature" and any(e.name == "temperature_gain" for e in before_result.estimates):
+        of = "T fitted on other rows" if test is not None else "the folds of --split-seed"
+        notes.append(
+            f"temperature_gain is what T saves that is fitted anew in folds by id (else by rank), as in calib metrics; "
+            f"the change of nll is by {of}: two estimates of one saving, which need not be equal"
+        )
     parameters = fitted.tables
     if any(table.few for table in tables):  # below a long ranking a screen hides them until they are asked for
         parameters = [dataclasses.replace(table, tier="asked") for table in parameters]

@@ -15,6 +15,9 @@ PANEL = "Gate"
 def command(
     *,
     file: Path = argument("Scores with labels, of a model that is good enough."),
+    baseline: Path | None = option(
+        None, "Scores, or a result, of the model in use: limits lie at the bounds of its numbers.", metavar="FILE"
+    ),
     save: Path = option(Path("calib.toml"), "The configuration to write.", metavar="FILE", writes="file"),
     update: bool = option(False, "Replace how the file is read in a configuration that is there; keep its rules."),
     workflow: Path | None = option(
@@ -33,6 +36,5 @@ def command(
     from calibcli.api.gating import init
 
     options = given_options(reading)
-    return run.finish(
-        init(file, save=save, update=update, workflow=workflow, progress=run.progress("reading"), **options)
-    )
+    options |= {"baseline": baseline, "progress": run.progress("reading")}
+    return run.finish(init(file, save=save, update=update, workflow=workflow, **options))

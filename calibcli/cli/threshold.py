@@ -36,7 +36,8 @@ def command(
     confidence (--alpha), although the threshold was chosen on the same rows. With --by each value of a column has a
     threshold of its own, and all of them together keep that confidence.
 
-    Exit codes: 0 there is a threshold, 1 there is none, 2 wrong request, 4 input refused.
+    Exit codes: 0 there is a threshold, 1 surely none is of use, 3 too few rows to show one, 2 wrong request, 4 input
+    refused.
 
     Example: calib threshold test.npz --max-risk 0.05 --save t.json
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibcli.cli.run import CommandRun, given_options, takes
-from calibcli.core.options import Alpha, Count, Nats, PerYear, Share, argument, option
+from calibcli.core.options import Alpha, Count, Nats, PerYear, Rows, Share, argument, option
 from calibcli.gate.options import ACCEPT, LIMIT, MAX, MIN
 from calibcli.scores.reading_options import Reading
 
@@ -37,6 +37,7 @@ def command(
     labelled: Share = option(
         1.0, "Share of its rows that must have labels for a night to count; the others count at the worst case."
     ),
+    most_waiting: Rows = option(30, "Nights that may wait for labels; with more the watch is NOT RUN (exit 5)."),
     nll_cap: Nats | None = option(None, "For nll: cap on the loss of a row, in nats (default: 10)."),
     bins: Count | None = option(None, "Number of bins of ece (default: 15)."),
     name: str = option("", "Name of the model; rows of another model are refused."),
@@ -53,7 +54,8 @@ def command(
     only adds a night to the list. Labels may come later, in files of their own (--labels FILE, by id): a night counts
     when all of its rows have them.
 
-    Exit codes: 0 no alarm, 1 alarm, 2 wrong request, 4 input refused (nothing of it is counted).
+    Exit codes: 0 no alarm, 1 alarm, 5 labels do not come (--most-waiting), 2 wrong request, 4 input refused (nothing
+    of it is counted).
 
     Example: calib watch state.json tonight.npz --max ece=0.05 --min accuracy=0.88
     """
@@ -72,6 +74,7 @@ def command(
         threshold=threshold,
         name=name,
         labelled=labelled,
+        most_waiting=most_waiting,
         restart=restart,
     )
     run.progress("counting")

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 MOST_DECODED = 8 << 30  # bytes that decoded contents (of compressed or text files) may take at most
 UNIFIED = ("memory.max", "memory.current", "inactive_file")  # limit, usage and cache of control groups, version 2
+UNLIMITED = 1 << 60  # bytes from which a limit is none: version 1 writes the largest number of whole pages
 DIVIDED = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")  # version 1
 
 
@@ -92,7 +93,8 @@ def _limits(root: str) -> list[tuple[Path, int, tuple[str, str, str]]]:
     limited = []
     for folder, names in _groups(Path(root)):
         with contextlib.suppress(OSError, ValueError):  # "max": no limit
-            limited.append((folder, int((folder / names[0]).read_text()), names))
+            if (limit := int((folder / names[0]).read_text())) < UNLIMITED:
+                limited.append((folder, limit, names))
     return limited
 
 

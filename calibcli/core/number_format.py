@@ -122,6 +122,12 @@ def of_table(name: str, values: Sequence[Cell]) -> list[str]:
     return [cell(v) if not isinstance(v, float) else "< 1e-4" if v < LEAST_P else f"{v:.4f}" for v in values]
 
 
+def rows_needed(needed: int, n: int | None, groups: int = 0) -> str:
+    """Write how many rows decide for somebody who has n: `about 1,200 rows (203 more)`, with the groups of them."""
+    more = f" ({needed - n:,} more)" if n and needed > n else ""
+    return f"about {needed:,} rows{more}" + (f" in {groups:,} groups" if groups else "")
+
+
 def level(estimates: Iterable[Estimate]) -> str:
     """Format the level that all intervals of these estimates share, e.g. `95 %`; "" if they differ or there is none.
 

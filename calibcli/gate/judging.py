@@ -201,7 +201,19 @@ def _error(level: float, sided: str) -> float:
 
 # The verdict: PASS, FAIL, INCONCLUSIVE or NOT RUN (`core.result.VERDICTS` has these words), by bounds and limit.
 
-MOST_ROWS = 10**9  # nobody collects more: beyond it "more rows" is no advice
+# Rows beyond which "more rows" is no advice: MOST_TIMES times those that are there, but LEAST_MOST at least.
+MOST_ROWS, MOST_TIMES, LEAST_MOST = 10**9, 100, 100_000
+
+
+def most_rows(n: int | None) -> int:
+    """Return the most rows that are worth naming to somebody who has n."""
+    return MOST_ROWS if not n else min(max(MOST_TIMES * n, LEAST_MOST), MOST_ROWS)
+
+
+def too_close(n: int | None) -> str:
+    """Say in plain words that no number of rows in reach of somebody who has n would decide."""
+    even = f": even {most_rows(n):,} rows would not do if the value stays" if n else ""
+    return f"too close to the limit to be decided by more rows{even}"
 
 
 @dataclass(frozen=True)
@@ -245,8 +257,8 @@ def judge(claim: SupportedClaim, side: Side, limit: float) -> GateVerdict:
         fix = "pass the scores to see how many rows would decide"
         return GateVerdict("inconclusive", shown, f"the limit lies between the bounds; {fix}")
     needed = claim.needed if claim.needed is not None else rows_by_scaling(e, side, limit)
-    if needed is None or needed > MOST_ROWS:
-        return GateVerdict("inconclusive", shown, "too close to the limit to be decided by more rows")
+    if needed is None or needed > most_rows(e.n):
+        return GateVerdict("inconclusive", shown, too_close(e.n))
     groups = f", in {e.groups_of(needed)} groups," if e.groups_of(needed) else ""
     decide = f"about {needed} rows{groups} would decide"
     return GateVerdict("inconclusive", shown, f"the limit lies between the bounds; {decide}", needed)

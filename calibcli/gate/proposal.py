@@ -6,6 +6,7 @@ import importlib.metadata
 import math
 import os
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ HEAD = """\
 schema = 1
 """
 DIGITS = 1000  # a limit is rounded to this part of one, to the side on which today's rows pass
+MISCALIBRATED = "surely miscalibrated"
+WIDTH = 110  # of a comment
 HEADER = re.compile(r"^\s*\[")
 KEY = re.compile(r"^\s*([\w-]+)\s*=")
 WORKFLOW = """\
@@ -50,23 +53,47 @@ jobs:
 """
 
 
-def rules(estimates: Sequence[Estimate]) -> list[tuple[str, str, float, str]]:
-    """Propose one rule per estimate with a bound: metric, `max` or `min`, limit, and today's number in words."""
-    out = []
-    for e in estimates:
+def rules(
+    estimates: Sequence[Estimate], baseline: Sequence[Estimate] | None = None
+) -> list[tuple[str, str, float, str]]:
+    """Propose one rule per estimate with a bound: metric, `max` or `min`, limit, and today's number in words.
+
+    Args:
+        baseline: the same metrics of an earlier model, at whose bounds the limits lie instead.
+    """
+    out, words = [], {e.name: f"today {_words(e)}" for e in estimates if e.value is not None}
+    for e in estimates if baseline is None else baseline:
         bound, side = (e.high, "max") if e.better == "lower" else (e.low, "min")
         if bound is None or e.value is None or e.better not in ("lower", "higher"):
             continue
         round_outward = math.ceil if side == "max" else math.floor
         limit = round_outward(bound * DIGITS + (1e-9 if side == "max" else -1e-9)) / DIGITS
-        today = f"today {number(e.value, 3)} [{number(e.low or 0.0, 3)}, {number(e.high or 1.0, 3)}]"
-        out.append((e.name, side, limit, today))
+        said = [words[e.name]] if e.name in words else []
+        said += [f"baseline {_words(e)}"] if baseline is not None else []
+        out.append((e.name, side, limit, ", ".join(said)))
     return out
 
 
-def text(read: Mapping[str, Any], path: str, proposed: Sequence[tuple[str, str, float, str]]) -> str:
-    """Write calib.toml: `[data]` with the reading, and a gate for each proposed rule."""
-    gates = [
+def _words(e: Estimate) -> str:
+    return f"{number(e.value or 0.0, 3)} [{number(e.low or 0.0, 3)}, {number(e.high or 1.0, 3)}]"
+
+
+def doubts(estimates: Sequence[Estimate], whose: str) -> list[str]:
+    """Say of each calibration error that is surely more than chance what a limit at its bound accepts."""
+    return [
+        f"{whose} is {MISCALIBRATED}: {e.name} {_words(e)}, where chance gives a calibrated model at most "
+        f"{number(e.null_high, 3)}; a limit at this bound accepts that: mend it (calib scale), or choose a lower limit"
+        for e in estimates
+        if e.null_high is not None and e.low is not None and e.low > e.null_high
+    ]
+
+
+def text(
+    read: Mapping[str, Any], path: str, proposed: Sequence[tuple[str, str, float, str]], comments: Sequence[str] = ()
+) -> str:
+    """Write calib.toml: `[data]` with the reading, and a gate for each proposed rule below the comments."""
+    gates = ["".join(f"# {line}\n" for one in comments for line in textwrap.wrap(one, WIDTH))] if comments else []
+    gates += [
         f'[[gate]]                       # {today}\nmetric = "{metric}"\n{side} = {limit:g}\n'
         for metric, side, limit, today in proposed
     ]

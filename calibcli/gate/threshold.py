@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.core import number_format
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.figure_data import Curve, Later, Plot
 from calibcli.core.number_format import count_text, exact, percent
@@ -24,6 +25,7 @@ from calibcli.core.statistics import beta_tails, bisect, clopper_pearson, effect
 from calibcli.gate.check import MOST_SLICES
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.decision import FACT, Decision, marks
+from calibcli.gate.judging import most_rows, too_close
 from calibcli.gate.options import Promise
 from calibcli.gate.sources import RecordedOutputs
 from calibcli.metrics.intervals import FEWEST_GROUPS, WeightedMean, share_bounds
@@ -38,6 +40,8 @@ from calibcli.scores.predictions import Floats, Ints, Predictions
 PARTS = 80  # candidates at equal ratios, and as many at equal steps
 DIGITS = 3  # of a threshold, so that it can be copied; of its distance from 1 above 1/2
 CLEAR = 1e-7  # distance from every score on whose rows it was found, more than single precision rounds
+Chance = Callable[[float, float, float], float]
+"""`chance_of` or `chance_above`: of so few, or so many, wrong rows if the risk were the limit."""
 WIDE = 1 << 22  # products from which on a convolution is done by Fourier transforms
 
 
@@ -151,13 +155,9 @@ class Walk:
         tau = np.unique(rounded_down(judged.score[ranks - 1]))[::-1]
         rows = np.searchsorted(-judged.score, -tau, side="right")
         rows, first = np.unique(rows, return_index=True)  # of thresholds that accept the same rows the highest
-        weights = np.ones(n) if judged.weights is None else judged.weights
-        total, wrong = np.cumsum(weights), np.cumsum(weights * judged.wrong)
-        effective = _effective(judged, rows)
+        share, seen, effective = _counted(judged, rows)
         some = effective >= 1
-        ends, tau = rows[some] - 1, tau[first][some]
-        seen = wrong[ends] / total[ends]
-        return cls(limit, alpha, tau, rows[some], total[ends] / total[-1], seen, effective[some])
+        return cls(limit, alpha, tau[first][some], rows[some], share[some], seen[some], effective[some])
 
     @cached_property
     def level(self) -> float:
@@ -182,6 +182,13 @@ class Walk:
         return np.array(
             [clopper_pearson(n * seen, n, self.level)[1] for n, seen in zip(self.effective, self.seen, strict=True)]
         )
+
+
+def _counted(judged: Judged, rows: Ints) -> tuple[Floats, Floats, Floats]:
+    """Count of the first k rows, for each k of `rows`: their share, that of wrong ones among them, effective rows."""
+    weights = np.ones(len(judged.score)) if judged.weights is None else judged.weights
+    total, wrong, ends = np.cumsum(weights), np.cumsum(weights * judged.wrong), rows - 1
+    return total[ends] / total[-1], wrong[ends] / total[ends], _effective(judged, rows)
 
 
 def chance_of(n: float, seen: float, limit: float) -> float:
@@ -234,6 +241,81 @@ def _correlation(judged: Judged, w: Floats, square: Floats) -> float:
     return min(max(between / pairs * float(square.sum()) / within, 0.0), 1.0)
 
 
+# Where there is no threshold: whether there surely is none that is of use, or else how many rows would decide it.
+
+USEFUL = 0.05  # a threshold that accepts less of the rows, or of a class so many, is of little use
+
+
+@dataclass(frozen=True, eq=False)
+class Useful:
+    """Thresholds that accept a useful share of the rows, from the highest score down.
+
+    Attributes:
+        limit: largest risk of accepted rows.  alpha: chance of the claim that there is none, where there is one.
+        n: rows of the file.  seen: (M,) share of the accepted weight that is wrong.  effective: (M,) rows that count.
+    """
+
+    limit: float
+    alpha: float
+    n: int
+    seen: Floats
+    effective: Floats
+
+    @classmethod
+    def of(cls, judged: Judged, limit: float, alpha: float, fewest: float, of: int) -> Useful:
+        """Take thresholds that accept `fewest` rows or more, each with its ties; `of`: rows of the file."""
+        n = len(judged.score)
+        if n == 0:
+            return cls(limit, alpha, of, np.empty(0), np.empty(0))
+        judged = judged.at(np.argsort(-judged.score, kind="stable"))
+        ranks = np.unique(np.rint(np.geomspace(min(max(math.ceil(fewest), 1), n), n, PARTS)).astype(np.int64))
+        rows = np.unique(np.searchsorted(-judged.score, -judged.score[ranks - 1], side="right"))
+        return cls(limit, alpha, of, *_counted(judged, rows)[1:])
+
+    @property
+    def surely_none(self) -> bool:
+        """Whether each of them surely breaks the limit.
+
+        Each is tested at level α. If one of them keeps the limit, all are rejected only where this one is, so that the
+        claim is wrong with a probability of at most α, whatever their number (intersection-union test, Berger 1982).
+        """
+        return len(self.seen) > 0 and all(
+            n >= 1 and chance_above(n, seen, self.limit) <= self.alpha
+            for n, seen in zip(self.effective, self.seen, strict=True)
+        )
+
+    def rows_needed(self, level: float) -> int | None:
+        """Return about how many rows would decide if all shares stay; None where no number in reach does.
+
+        For the threshold that passes first, at a level that falls with the logarithm of the rows, as a* does; or, if
+        none has a risk within the limit, until each is surely beyond it.
+
+        Args:
+            level: a* of these rows.
+        """
+        pairs = [pair for pair in zip(self.effective.tolist(), self.seen.tolist(), strict=True) if pair[0] > 0]
+        most = math.log(most_rows(self.n) / self.n)
+
+        def times(chance: Chance, n: float, seen: float, level: Callable[[float], float]) -> float:
+            """Return the factor on the rows at which a chance is down to its level."""
+
+            def excess(log: float) -> float:
+                return chance(n * math.exp(log), seen, self.limit) - level(log)
+
+            return math.exp(bisect(excess, 0.0, most)[1]) if excess(most) <= 0 else math.inf
+
+        if within := [pair for pair in pairs if pair[1] < self.limit]:
+            factor = min(times(chance_of, *pair, lambda log: level / (1 + log)) for pair in within)
+        else:
+            factor = max((times(chance_above, *pair, lambda log: self.alpha) for pair in pairs), default=math.inf)
+        return None if math.isinf(factor) else max(math.ceil(self.n * factor), self.n + 1)
+
+
+def chance_above(n: float, seen: float, limit: float) -> float:
+    """Compute P(Bin(n, limit) >= n seen) by the beta distribution, as neither number need be whole."""
+    return 1.0 if seen <= limit else beta_tails(limit, 1 - limit, n * seen, n - n * seen + 1)[0]
+
+
 # The false positive rate falls as the threshold rises, so that the first candidate that fails ends a walk at level α.
 
 
@@ -277,6 +359,7 @@ class Found:
     Attributes:
         accepted: whether each row is accepted.  seen: risk, precision or rate of these rows.
         needed: rows without an error that would show what is promised.  walk: the candidates, where there are several.
+        broken: whether surely no useful threshold keeps the promise.  rows: that would decide; None: too many.
     """
 
     tau: float | None
@@ -284,6 +367,8 @@ class Found:
     seen: float | None
     needed: int
     walk: Walk | None = None
+    broken: bool = False
+    rows: int | None = None
 
 
 def _found(table: Columns, promise: Promise, event: bool, alpha: float) -> Found:
@@ -294,15 +379,25 @@ def _found(table: Columns, promise: Promise, event: bool, alpha: float) -> Found
         view = sample.positive
         score, hit = (view.p, view.hit) if event else (view.complement, ~view.hit)
     judged, walk = Judged(score, ~hit, sample.weights, sample.counts, table.groups), None
+    level = alpha
     if promise.of == "fpr":
         tau, needed = above_negatives(judged.at(~hit), promise.risk, alpha), fewest(promise.risk, alpha)
     else:
         walk = Walk.of(judged, promise.risk, alpha)
-        tau, needed = None if walk.chosen is None else float(walk.tau[walk.chosen]), fewest(promise.risk, walk.level)
+        tau, level = None if walk.chosen is None else float(walk.tau[walk.chosen]), walk.level
+        needed = fewest(promise.risk, level)
     accepted = np.zeros(len(score), bool) if tau is None else score >= tau
     mean = WeightedMean.of(sample, accepted)
     if tau is None:
-        return Found(tau, mean, None, needed, walk)
+        if promise.of == "fpr":  # no threshold lies above negatives whose score is as good as 1
+            negatives = judged.at(~hit)
+            at_one = 1 - rounded_down(1 - negatives.score) >= 1 - CLEAR
+            judged, least = dataclasses.replace(negatives, wrong=at_one), float(len(at_one))
+        else:
+            least = USEFUL * float(hit.sum() if promise.of == "precision" else len(hit))
+        useful = Useful.of(judged, promise.risk, alpha, least, len(hit))
+        broken = useful.surely_none
+        return Found(tau, mean, None, needed, walk, broken, None if broken else useful.rows_needed(level))
     among = (accepted, ~hit) if promise.of == "fpr" else (~hit, accepted)
     seen = WeightedMean.of(sample, *among).value
     return Found(tau, mean, 1 - seen if promise.of == "precision" else seen, needed, walk)
@@ -335,7 +430,13 @@ def report(rows: Predictions, promise: Promise, by: str = "", calibrator: str = 
         estimates += [tau, share, seen]
         check = Check(rule=promise.rule, outcome="pass", estimate=seen, limit=promise.limit, scope=str(where))
         if one.tau is None:  # a slice of which nothing is accepted keeps the promise, if others have a threshold
-            check = dataclasses.replace(check, outcome="fail", message=tau.reason, fatal=not some)
+            check = dataclasses.replace(
+                check,
+                outcome="fail" if one.broken else "inconclusive",
+                message=tau.reason,
+                n_needed=one.rows,
+                fatal=not some,
+            )
         elif share.value is not None and share.low is not None and share.high is not None:
             shares[name] = max(round(share.value - (share.high - share.low), 3), 0.0)
         checks.append(check)
@@ -395,9 +496,14 @@ def _estimates(one: Found, promise: Promise, alpha: float, where: Scope) -> tupl
     alike = f", all of them {promise.name}" if promise.of == "precision" else " without an error"
     how = f"{len(one.walk.tau)} candidates, each at {one.walk.level:.3g}" if one.walk else "bound of a quantile"
     common: dict[str, Any] = {"unit": "probability", "n": one.accepted.n, **where.fields}
-    reason = "" if one.tau is not None else f"no threshold: that takes {rows_named}{alike}"
-    if one.tau is None and one.walk is not None and len(one.walk.tau):
-        reason += f"; {_nearest(one.walk, promise)}"
+    parts = [_none_of_use(promise) if one.broken else f"that takes {rows_named}{alike}"]
+    if one.walk is not None and len(one.walk.tau):
+        parts.append(_nearest(one.walk, promise))
+    if not one.broken:
+        n = len(one.accepted.values)
+        would = "would decide if the shares stay"
+        parts.append(too_close(n) if one.rows is None else f"{number_format.rows_needed(one.rows, n)} {would}")
+    reason = "" if one.tau is not None else f"no threshold: {'; '.join(parts)}"
     interval, bound = dict[str, Any](), {**common, "how": how, "reason": reason, "sided": "each"}
     if one.tau is not None:
         bound |= {"low" if promise.of == "precision" else "high": promise.limit, "level": 1 - 2 * alpha}
@@ -411,6 +517,16 @@ def _estimates(one: Found, promise: Promise, alpha: float, where: Scope) -> tupl
         Estimate(name="accepted", value=one.accepted.value, how=exactly, **interval, **common),
         Estimate(name=promise.of, value=one.seen, **bound),
     )
+
+
+def _none_of_use(promise: Promise) -> str:
+    """Say of which thresholds surely none keeps the promise."""
+    if promise.of == "fpr":
+        return "surely more of them have a score that is as good as 1"
+    least = f"{percent(USEFUL)} of the rows"
+    if promise.of == "precision":
+        least = f"{percent(USEFUL)} of the number of rows that are {promise.name}"
+    return f"surely none that accepts at least {least} keeps it"
 
 
 def _nearest(walk: Walk, promise: Promise) -> str:

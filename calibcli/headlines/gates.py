@@ -76,10 +76,7 @@ def _advice(check: Check) -> str:
     if not check.n_needed:
         warn = ", or --on-inconclusive warn" if check.fatal else ""
         return f"What is left: another limit (calib plan --from FILE){warn}"
-    more = check.n_needed - e.n if e is not None and e.n else 0
-    groups = e.groups_of(check.n_needed) if e is not None else 0
-    rows = f"about {check.n_needed:,} rows" + (f" ({more:,} more)" if more > 0 else "")
-    rows += f" in {groups:,} groups" if groups else ""
+    rows = number_format.rows_needed(check.n_needed, *((None,) if e is None else (e.n, e.groups_of(check.n_needed))))
     done = [f"{rows} would decide it if the value stays"]
     if e is not None and traits(e.name).table_bounds and "score" in e.how and "sharp" not in e.how:
         done.append("sharper bounds may (--bounds sharp)")
@@ -100,7 +97,11 @@ def init(result: Result) -> str:
     written = result.artefacts.get("configuration", "calib.toml")
     kept = proposed is not None and proposed.title.endswith("not written")
     text = f"{written} pins how the file was read" + ("; its rules are as they were" if kept else "")
-    return sentences(text if kept or not rules else f"{text}, and has rules at today's bounds: {', '.join(rules)}")
+    bounds = f"the bounds of {result.facts['limits of']}" if "limits of" in result.facts else "today's bounds"
+    doubts = [note.partition(":")[0] for note in result.notes if "surely miscalibrated" in note]
+    doubtful = f"{doubts[0]}, which such limits accept" if doubts and not kept else ""
+    ruled = text if kept or not rules else f"{text}, and has rules at {bounds}: {', '.join(rules)}"
+    return sentences(ruled, upper(doubtful))
 
 
 # `calib threshold`: from which score on to act, on how many rows, and what is promised of them.
@@ -124,10 +125,13 @@ def threshold(result: Result) -> str:
     sure = f"with {number_format.percent(1 - decision.get('alpha', 0.05))} confidence"
     none = [e for e in every[0] if e.value is None]
     if not found:
-        text = (
-            f"No threshold: no {score} from which on {promise.replace('of them', 'of the accepted rows are')}, {sure}"
-        )
-        return sentences(text, upper(none[0].reason.removeprefix("no threshold: ")) if none else "")
+        open_ = any(check.outcome == "inconclusive" for check in result.checks)
+        text = "Undecided, no threshold so far: no" if open_ else "No threshold: no"
+        text += f" {score} is shown" if open_ else f" {score}"
+        text += f" from which on {promise.replace('of them', 'of the accepted rows are')}, {sure}"
+        wanted = "inconclusive" if open_ else "fail"
+        why = [e.reason for e, check in zip(none, result.checks, strict=False) if check.outcome == wanted]
+        return sentences(text, upper(why[0].removeprefix("no threshold: ")) if why else "")
     taus = [number_format.exact(tau.value or 0) for tau, *_ in found]
     if not decision.get("by"):
         _, share, seen = found[0]

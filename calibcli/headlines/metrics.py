@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -31,6 +32,8 @@ from calibcli.headlines import (
 MOST_SENTENCES = 3
 MOST_JUDGED = 2
 FEW = 200  # rows, as in a gate: below, the sentence says how few there are
+EVENT_SHARE = "share of the event"  # a fact
+OF_TOP = "confidence_gap:of=top"
 UNRELATED = "Labels and predictions are unrelated, as if their rows had different orders: no number is the model's"
 SIGNS = "undecided, with signs of miscalibration"  # if the interval and the null level disagree
 
@@ -47,9 +50,13 @@ def metrics(result: Result) -> str:
         parts = [f"{gap}: {named(e)}" for e in means if gap and e.name == "confidence_gap"]
         parts += [_judged(e) for e in shown if e.name != "confidence_gap" or not parts]
         return sentences(*map(upper, parts), _worth(shown, judge))
-    parts = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
+    said = _stated(result)
+    first_two = [said, _calibration(result, bool(said))]
+    if not direction(result) and side(result.get(OF_TOP)) == "open":  # then what is stated proves nothing
+        first_two.reverse()
+    parts = [_broken(result), *first_two, _gain(result) if error(result) else "", _parts(result)]
     parts = [upper(one) for one in parts if one]
-    if len(parts) > MOST_SENTENCES:
+    while len(parts) > MOST_SENTENCES:
         parts[:2] = ["; ".join(parts[:2])]
     return sentences(*parts) if parts else sentences(numbers_alone(result))
 
@@ -100,9 +107,45 @@ def direction(result: Result, scope: str = "") -> str:
     return f"P({event}) too {'high' if where == 'above' else 'low'}"
 
 
-def _calibration(result: Result) -> str:
+def _stated(result: Result) -> str:
+    """Say of two classes in plain words what is stated and what is seen, of the event and of the predictions.
+
+    `P(y = 1) too low by 3.4 points [1.3, 5.5] (30.0 % stated on average, 33.4 % seen)`
+    """
+    event, share = result.predicted.event, result.facts.get(EVENT_SHARE)
+    of_event, of_top, accuracy = (result.get(name) for name in ("confidence_gap", OF_TOP, "accuracy"))
+    parts = []
+    if event and isinstance(share, float) and of_event is not None and of_event.value is not None:
+        parts.append(_points(of_event, f"P({event}) too high", f"P({event}) too low", f"P({event})", share))
+    if parts and of_top is not None and accuracy is not None and None not in (of_top.value, accuracy.value):
+        words = "predictions overconfident", "predictions underconfident", "predictions"
+        parts.append(_points(of_top, *words, accuracy.value or 0.0, "right"))
+    return "; ".join(parts)
+
+
+def _points(gap: Estimate, above: str, below: str, neither: str, seen: float, verb: str = "seen") -> str:
+    """Say on which side of 0 a gap is and by how many percentage points, with what is stated and what is seen."""
+    low, high = (None if end is None else 100 * end for end in (gap.low, gap.high))
+    points = dataclasses.replace(gap, value=100 * (gap.value or 0.0), low=low, high=high)
+    stated = f"{100 * (seen + (gap.value or 0.0)):.1f} % stated on average, {100 * seen:.1f} % {verb}"
+    where = side(gap)
+    if where == "open":
+        doubt = "no difference shown" if number_format.has_interval(gap) else "difference without an interval"
+        return f"{neither}: {stated}, {doubt} ({value(points)} points)"
+    size = points if where == "above" else _negated(points)
+    return f"{above if where == 'above' else below} by {value(size)} points ({stated})"
+
+
+def _negated(e: Estimate) -> Estimate:
+    low, high = (None if end is None else -end for end in (e.high, e.low))
+    return dataclasses.replace(e, value=-(e.value or 0.0), low=low, high=high)
+
+
+def _calibration(result: Result, said: bool = False) -> str:
+    """Say whether the calibration error is shown; `said`: another sentence has the direction, with its number."""
     e, gap, tendency = error(result), first(result, "confidence_gap"), direction(result)
     ground = "" if gap is None or not tendency else named(gap)
+    said = said and bool(tendency)
     if not tendency:
         tendency, ground = _otherwise(result)
     if e is None:
@@ -112,10 +155,12 @@ def _calibration(result: Result) -> str:
     beyond, above = beyond_chance(e), side(e) == "above"
     if tendency and chance and not beyond:
         doubt = f"though {named(e)} alone is within chance (up to {chance}, 95 %)"
+        if said:
+            return f"that is one measure taken alone: {doubt.removeprefix('though ')}"
         return ", ".join([f"{tendency} by one measure taken alone: {ground}" if ground else tendency, doubt])
     if tendency or (above and (beyond or not chance)):
         slope = f" ({ground})" if ground.startswith("slope") else ""
-        text = f"{tendency or 'miscalibrated'}{slope}: {named(e)}"
+        text = named(e) if said else f"{tendency or 'miscalibrated'}{slope}: {named(e)}"
         return f"{text} where a calibrated model would show at most {chance} (95 %)" if chance else text
     if above:
         return f"{SIGNS}: {named(e)} leaves out 0, though chance gives a calibrated model up to {chance} (95 %)"

@@ -204,7 +204,8 @@ MOST_SLICES = 200
 FEW_ROWS = 20_000  # up to which the first screen says where to act, which takes a pass for each threshold
 MOST_PANELS = 30
 MOST_SLICE_PANELS = 12
-SCREEN = Screen(hidden=("level", "why"), one_page=True, badge="calibration")
+EVENT_SHARE = "share of the event"
+SCREEN = Screen(hidden=("level", "why", EVENT_SHARE), one_page=True, badge="calibration")
 PER_BIN, PER_MCE_BIN = 50, 30  # rows per bin below which a note warns
 
 
@@ -450,7 +451,8 @@ def chosen(predictions: Predictions, options: ReportOptions, usual: Sequence[str
         UsageError: unknown metric or option.
     """
     top_only, defaults = predictions.top_only, {"bins": options.bins, "edges": options.edges}
-    usual = usual or (("few",) if options.few else ("default",))
+    of_event = ["confidence_gap:of=top"] if predictions.k == 2 and not (usual or top_only) else []
+    usual = [*(usual or (("few",) if options.few else ("default",))), *of_event]
     specs = metrics.known(usual, top_only) if options.specs is None else options.specs
     if top_only == "outcomes":
         specs = [spec for spec in specs if not reads_more(spec, predictions.k)] or specs  # of them alone: refused
@@ -560,6 +562,8 @@ def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, see
 
 def _facts(predictions: Predictions, sample: Sample, options: ReportOptions) -> dict[str, Any]:
     facts: dict[str, Any] = {"n": sample.n, **predictions.problem.facts, "level": options.level}
+    if predictions.k == 2 and not predictions.top_only and options.specs is None:
+        facts[EVENT_SHARE] = float(np.sum(sample.positive.hit * sample.positive.shares))
     if predictions.weights is not None:
         facts |= {"weights": predictions.weight_kind, "n_eff": sample.top.effective}
     if predictions.groups is not None:

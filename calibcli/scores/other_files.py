@@ -89,6 +89,7 @@ CALIBRATOR = "a calibrator of calib scale"
 STATE = "calib_state"  # array of a state
 RESULT = 64 << 20  # bytes; longer files are not parsed to see whether they are a result
 WEIGHTS = (".weight", ".bias", ".running_mean")
+ONE_LAYER = {"weight", "bias"}  # names of its tensors, which are no column of weights where nothing lies beside them
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,8 @@ def after_reading(contents: FileContents, source: Source) -> Foreign | None:
     if metadata.get("what") == "calibrator":
         return Foreign(CALIBRATOR, "apply (first argument)")
     weights = [name for name in contents.arrays if name.endswith(WEIGHTS)]
-    if "architecture" in metadata or weights:
+    one_layer = {*contents.arrays} == ONE_LAYER and len(contents.arrays["weight"].shape) > 1
+    if "architecture" in metadata or weights or one_layer:
         count = sum(math.prod(array.shape) for array in contents.arrays.values())
         facts = {"tensors": len(contents.arrays), "parameters": count}
         facts |= {key: metadata[key] for key in ("architecture", "preprocess", "classes", "data") if key in metadata}

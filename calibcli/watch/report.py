@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from calibcli.core import number_format
 from calibcli.core.figure_data import Curve, Later, PlainList, Plot
 from calibcli.core.result import Check, Estimate, Outcome, Result, Table
@@ -19,6 +21,10 @@ from calibcli.watch._bets import Stream
 from calibcli.watch.state_file import WatchState
 
 SHOWN = 10  # nights in the table; the plot and the JSON have all that are kept
+MOST_WAITING = 30  # nights that may wait for labels before a watch is stuck
+HELD_UP = 7  # complete nights behind one that lacks labels, from which on these do not seem to come any more
+OVER = 3  # last nights none of which is beyond a limit: then it is bad no more
+LABELS = "labels of all nights"
 PANELS = 6  # most streams that are plotted
 WAITING = ("night", "rows", "labelled")
 LARGEST = 300.0  # power of ten that a float can still hold
@@ -27,20 +33,26 @@ LINES = (("fail", BROKEN), ("drift", DRIFT), ("pass", KEPT))
 REASON = "a watch has evidence E instead of an interval: E may be looked at every night"
 
 
-def result(state: WatchState) -> Result:
+def result(state: WatchState, most_waiting: int = MOST_WAITING) -> Result:
     """Make the result of a state.
 
     The verdict is FAIL where a rule is surely broken or an alarm was raised, PASS where it is surely kept, and else
-    INCONCLUSIVE, which fails no run.
+    INCONCLUSIVE, which fails no run. A watch that is stuck, as its labels do not come, is NOT RUN.
+
+    Args:
+        most_waiting: nights that may wait for labels before the watch counts as stuck.
     """
     checks, notes = [], dict[str, None]()
     for key, stream in state.streams.items():
         checks.append(_check(state, *key, stream))
         if stream.watched.bins:
             notes[judging.blind_spot(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
-    settings = state.settings
+    settings, said, evidence = state.settings, headline(state, checks) + _waits(state), _evidence(state, checks)
+    if why := _stuck(state, most_waiting):
+        checks.append(Check(rule=LABELS, outcome="not_run", message=why))
+        said = f"NOT RUN, labels do not come: {why}. {said}"
     facts: dict[str, Any] = {
-        "headline": headline(state, checks) + _waits(state),
+        "headline": said,
         "nights": state.nights,
         "last_night": state.night,
         "n": state.rows,
@@ -54,7 +66,7 @@ def result(state: WatchState) -> Result:
         command="watch",
         estimates=judged_estimates(checks),
         checks=checks,
-        tables=[*_nights_waiting(state), _evidence(state, checks), *_nights(state)],
+        tables=[_nights_waiting(state), evidence, *_nights(state)],
         plots=Later(lambda: night_plots(state)),
         notes=[*notes],
         facts=facts,
@@ -66,9 +78,9 @@ def headline(state: WatchState, checks: Sequence[Check]) -> str:
     if not state.nights:
         return "No night is counted yet."
     seen = f"{number_format.count_text(state.nights, 'night')} and {number_format.count_text(state.rows, 'row')}"
-    failed = [c for c in checks if c.outcome == "fail"]
+    failed = [(i, c) for i, c in enumerate(checks) if c.outcome == "fail"]
     if failed:
-        alarms = "; ".join(f"{_rule_and_scope(c)}: {c.message}" for c in failed[:3])
+        alarms = "; ".join(f"{_rule_and_scope(c)}: {c.message}{_bad_nights(state, i)}" for i, c in failed[:3])
         return f"Alarm after {seen}. {alarms}{f'; and {len(failed) - 3} more' if len(failed) > 3 else ''}."
     groups = {
         "Surely kept": [_rule_and_scope(c) for c in checks if c.outcome == "pass"],
@@ -80,6 +92,48 @@ def headline(state: WatchState, checks: Sequence[Check]) -> str:
         ],
     }
     return " ".join([f"No alarm in {seen}.", *(f"{word}: {listed(some)}." for word, some in groups.items() if some)])
+
+
+def _bad_nights(state: WatchState, i: int) -> str:
+    """Say since about when the nights of a stream are bad, and how many of these are beyond its limit by themselves.
+
+    A drift began where two means, before and since, fit the nights best: k (n - k) / n (mean since - mean before)² is
+    largest of k nights since (Hawkins 1977). If those before are beyond the limit too, it began with the first.
+    """
+    if not state.history:
+        return ""
+    watched = [*state.streams.values()][i].watched
+    sign = -1 if watched.side == "min" else 1
+    nights = [(one["night"], one["streams"][i][0]) for one in state.history if one["streams"][i][0] is not None]
+    excess = np.array([sign * ((abs(v) if watched.side == "zero" else v) - watched.limit) for _, v in nights])
+    beyond = np.flatnonzero(excess > 0)
+    if not len(beyond):
+        return ""
+    if beyond[-1] < len(nights) - OVER:  # what is left is the alarm
+        return f"; the last night beyond it by itself is {nights[beyond[-1]][0]}"
+    first = int(beyond[0])
+    if len(nights) > 1:
+        since, before = np.cumsum(excess[::-1])[::-1][1:], np.cumsum(excess)[:-1]
+        k = np.arange(len(nights) - 1, 0, -1)
+        rise = since / k - before / (len(nights) - k)
+        change = int(np.argmax(np.where(rise > 0, k * (len(nights) - k) * rise**2, 0)))
+        first = first if before[change] > 0 else change + 1
+    bad = int((beyond >= first).sum())
+    return f"; bad since about {nights[first][0]}, {bad} of these {len(nights) - first} nights beyond it by themselves"
+
+
+def _stuck(state: WatchState, most: int) -> str:
+    """Say why no night is counted though later ones could be, with what helps; "" where the watch is not stuck."""
+    waiting = [*state.nights_waiting.items()]
+    complete = sum(labelled == n for _, (n, labelled) in waiting)
+    if complete < HELD_UP and len(waiting) <= most:
+        return ""
+    night, (n, labelled) = waiting[0]
+    held = f"{len(waiting)} nights wait, the oldest is {night} with labels for {labelled:,} of {n:,} rows"
+    share = math.floor(100 * labelled / n) / 100
+    fix = f"--labelled {share:g} counts it" if share > 0 else f"pass its labels (--labels FILE), by the ids of {night}"
+    longer = "" if complete >= HELD_UP else f"; --most-waiting {2 * len(waiting)} if labels take that long"
+    return f"{held}; {fix}{longer}"
 
 
 def _waits(state: WatchState) -> str:
@@ -152,24 +206,27 @@ def _evidence(state: WatchState, checks: Sequence[Check]) -> Table:
     return Table(name="evidence", title="Evidence for each claim, and what is needed", columns=columns, rows=rows)
 
 
-def _nights_waiting(state: WatchState) -> list[Table]:
-    """Tabulate the nights that wait for labels, their own or those of the night before."""
+def _nights_waiting(state: WatchState) -> Table:
+    """Tabulate the nights that wait for labels, their own or those of the night before.
+
+    Without rows where none waits, so that the file of an earlier night in the same folder becomes empty.
+    """
     rows: list[Sequence[Any]] = [(night, *counts) for night, counts in state.nights_waiting.items()]
-    title = "Nights that wait for labels; they count in order"
-    return [Table(name="waiting", title=title, columns=WAITING, rows=rows)] if rows else []
+    return Table(name="waiting", title="Nights that wait for labels; they count in order", columns=WAITING, rows=rows)
 
 
 def _nights(state: WatchState) -> list[Table]:
-    """Tabulate the last nights of the first streams."""
+    """Tabulate all nights that are kept, of the first streams; a screen shows the last ones."""
     if len(state.history) < 2:
         return []
     names = [s.watched.rule + (f" {scope}" if (scope := _scope(s, key[1])) else "") for key, s in state.streams.items()]
     rows: list[Sequence[Any]] = []
-    for entry in state.history[-SHOWN:]:
+    for entry in state.history:
         numbers = [numbers[0] for numbers in entry["streams"][:PANELS]]
         rows.append([entry["night"], entry["rows"], *numbers])
     columns = ["night", "rows", *names[:PANELS]]
-    return [Table(name="nights", title="The last nights, each by itself", columns=columns, rows=rows)]
+    few = range(len(rows))[-SHOWN:] if len(rows) > SHOWN else ()
+    return [Table(name="nights", title="The last nights, each by itself", columns=columns, rows=rows, few=few)]
 
 
 def history(state: WatchState) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from calibcli.core import extensions
 from calibcli.core.errors import InputError, NoRows, UsageError, printable
 from calibcli.core.files import stamp
 from calibcli.core.number_format import first_few
-from calibcli.core.options import Nats, PerYear, Share, check_options
+from calibcli.core.options import Nats, PerYear, Rows, Share, check_options
 from calibcli.core.result import Result
 from calibcli.gate import check
 from calibcli.gate.check import AskedConfig, Baselines, columns_wanted
@@ -408,6 +408,7 @@ class Terms:
         rules: `max`, `min`, `margin`, `baseline`, `alpha`, `bins` and `config` of a gate.
         per_year: probability of a false drift alarm.  nll_cap: most nats of a row.  model: name of the model.
         labelled: share of its rows that have labels from which on a night counts, the others at their worst.
+        most_waiting: nights that may wait for labels; with more the watch is stuck, and NOT RUN.
         reading: how files are read.
     """
 
@@ -416,6 +417,7 @@ class Terms:
     nll_cap: Nats | None = None
     model: str = ""
     labelled: Share = 1.0
+    most_waiting: Rows = report.MOST_WAITING
     reading: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -670,7 +672,7 @@ class WatchSession:
         if self.state is None:
             fix = "pass rows and rules: calib watch STATE NEW --max ece=0.03"
             raise UsageError(f"{self.name} is not there yet", fix)
-        result = report.result(self.state)
+        result = report.result(self.state, self.terms.most_waiting)
         notes = list(dict.fromkeys([*result.notes, *self.notes]))
         return dataclasses.replace(result, notes=notes, provenance={"inputs": self.files})
 

@@ -18,6 +18,7 @@ from calibcli.core import number_format
 from calibcli.core.errors import UsageError
 from calibcli.core.result import Cell, Check, Estimate, Outcome, Result, Table
 from calibcli.core.scope import Scope
+from calibcli.gate.judging import MOST_TIMES
 from calibcli.headlines import listed
 from calibcli.lab.study import _figures as figures
 from calibcli.lab.study import claims, parsing
@@ -283,6 +284,8 @@ def _more(verdict: ClaimVerdict) -> str:
     if verdict.seeds_needed:
         return f"about {verdict.seeds_needed} seeds" + (f" ({verdict.why})" if verdict.why else "")
     if verdict.rows_times and np.isfinite(verdict.rows_times):
+        if verdict.rows_times > MOST_TIMES:
+            return f"no number of seeds, nor {MOST_TIMES} times the rows: the difference is too small"
         return f"no number of seeds: {verdict.rows_times:.2g} times the rows"
     return verdict.why
 

@@ -330,6 +330,10 @@ class CheckpointContents:
     refusal: InputError | None = None
 
 
+DATA = {".npz", ".npy", ".csv", ".tsv", ".parquet", ".arrow", ".json", ".jsonl", ".zip", ".gz", ".tgz", ".tar", ".mat"}
+"""Suffixes of what is a data set rather than a checkpoint."""
+
+
 def read(path: Path, *, trust: bool) -> CheckpointContents:
     """Read a checkpoint file or folder.
 
@@ -364,7 +368,7 @@ def read(path: Path, *, trust: bool) -> CheckpointContents:
         return _whole("ONNX graph", Graph(path))
     if head[:4] == b"\x89HDF" or head[:4] == b"GGUF" or path.suffix in (".h5", ".keras", ".tflite"):
         raise InputError(f"{path} is not a PyTorch checkpoint", "export its state dict to .safetensors")
-    raise InputError(f"{path} is not a checkpoint in a known format", "pass .safetensors, .pt, .pth or .ckpt")
+    raise _not_one(path, "is not a checkpoint in a known format")
 
 
 def damaged(path: Path, state: str) -> contextlib.AbstractContextManager[None]:
@@ -383,7 +387,7 @@ def _folder(path: Path) -> CheckpointContents:
         return read(files[0], trust=False)
     if len(files) > 1:
         raise InputError(f"folder {path} holds {len(files)} checkpoints", f"pass one of them, such as {files[0]}")
-    raise InputError(f"folder {path} holds no checkpoint", "pass the checkpoint file itself")
+    raise _not_one(path, "is a folder without a checkpoint")
 
 
 def _shards(index: Path) -> CheckpointContents:
@@ -416,6 +420,14 @@ def _safetensors(paths: list[Path], container: str) -> CheckpointContents:
     return CheckpointContents(container, tensors, metadata=metadata)
 
 
+def _not_one(path: Path, problem: str) -> InputError:
+    """Refuse what is no checkpoint; what may be a data set with the line that passes it as one."""
+    fix = "pass .safetensors, .pt, .pth or .ckpt"
+    if path.is_dir() or path.suffix.lower() in DATA:
+        fix = f"pass the model first, a checkpoint (calib fit also takes mlp:hidden=64), and data as --data {path}"
+    return InputError(f"{path} {problem}", fix)
+
+
 def _zip(path: Path, trust: bool) -> CheckpointContents:
     with damaged(path, "a damaged zip file"), zipfile.ZipFile(path) as file:
         names = file.namelist()
@@ -425,8 +437,8 @@ def _zip(path: Path, trust: bool) -> CheckpointContents:
     if any(name.partition("/")[2] == "data.pkl" or name == "data.pkl" for name in names):
         return _pickle(path, "pt", trust)
     if any(name.endswith(".npy") for name in names):
-        raise InputError(f"{path} holds arrays, not a checkpoint", "pass it with --data, and the model first")
-    raise InputError(f"{path} is a zip file but not a PyTorch checkpoint", "pass .safetensors, .pt, .pth or .ckpt")
+        raise _not_one(path, "holds arrays, not a checkpoint")
+    raise _not_one(path, "is a zip file but not a PyTorch checkpoint")
 
 
 def _pickle(path: Path, container: str, trust: bool) -> CheckpointContents:

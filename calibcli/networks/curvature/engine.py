@@ -30,7 +30,15 @@ from calibcli.networks.curvature.operator import (
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import PAIRS, CurvatureProblem, Scalar, normal
 from calibcli.networks.curvature.saved_state import Pieces
-from calibcli.networks.curvature.spectrum import Certificate, Lanczos, Record, certify, least
+from calibcli.networks.curvature.spectrum import (
+    REMEMBERED,
+    Certificate,
+    Lanczos,
+    Record,
+    certify,
+    least,
+    remembered_bytes,
+)
 from calibcli.networks.deploy.checkpoint_export import last_linear
 from calibcli.networks.device import Signals, free_bytes
 from calibcli.scores.likelihood import BetaFit, fit_beta
@@ -280,6 +288,8 @@ class Engine:
         layout = self.problem.layout
         remember = self._small and layout.micro <= layout.group and not self.problem.tf32
         remember &= self.ggn_alone or not self.problem.from_gradients  # which would seek each step twice
+        needed = REMEMBERED * remembered_bytes(self.problem.size, self._storage)
+        remember &= needed <= free_bytes(self.problem.device) // 4
         everywhere = all(devices.all_least(self.problem.device, remember))
         return self.new_run(0, operator=self.record if everywhere else self.hessian)
 

@@ -21,6 +21,7 @@ MANY = 4096  # on the others, which wait for the next launch where there are few
 GRAPH = {"auto": 160 << 20, "high": 160 << 20, "low": 40 << 20}  # bytes of one micro-batch's graph to aim for
 FREE = {"auto": 4, "high": 4, "low": 256}  # part of what is free on a device to aim for, where that is more
 ROWS_OVER_WEIGHTS = 8  # bytes of a micro-batch's graph over those of the weights, from which the latter cost little
+CACHED = 8 << 20  # bytes of a graph up to which a CPU takes more than BLOCK rows: 256 cost hardly less than a thousand
 BUSY = 16 << 20  # bytes of a graph beyond which a CPU gains little from larger ones: a group's own then tells more
 SHORT = 8  # part of the free memory that a micro-batch's graph may take: a second backward pass takes as much again
 VECTORS = 8  # as long as the parameters: what a self-test, and a product with what is around it, holds at least
@@ -120,16 +121,34 @@ class MemoryPlan:
         """
         layout, rows, keep = self.layout, self.rows, self.keep
         if not self.fixed:
-            rows = power_of_two(self._graph_goal(weights) // max(1, graph_bytes), MOST.get(self.device.type, MANY))
+            most = self._most_rows(graph_bytes, by_group)
+            if self.device.type == "cpu" and layout.micro == BLOCK < most:
+                layout = replace(layout, micro=power_of_two(2 * layout.n - 1, most))
+            rows = power_of_two(self._graph_goal(weights) // max(1, graph_bytes), most)
             micro = min(rows, layout.micro)
             busy = self.device.type == "cpu" and graph_bytes * layout.group >= max(BUSY, 8 * weights)
             if by_group and busy:
                 micro = min(micro, layout.group)
             layout = replace(layout, micro=power_of_two(micro, layout.micro))
+        plan = replace(self, layout=layout, rows=rows, keep=keep)
         if self.memory == "auto":
-            total = graph_bytes * len(layout.local) + 2 * weights * len(list(layout.batches()))
-            keep = total <= KEPT * free_bytes(self.device)
-        return replace(self, layout=layout, rows=rows, keep=keep)
+            keep = replace(plan, keep=True).graphs(graph_bytes, weights) <= KEPT * free_bytes(self.device)
+        return replace(plan, keep=keep)
+
+    def graphs(self, graph_bytes: int, weights: int) -> int:
+        """Bytes of the graphs that are held at once, each with a gradient and its negative; arguments as above."""
+        count, rows = len(list(self.layout.batches())), len(self.layout.local)
+        if not self.keep:
+            count, rows = 1, min(self.layout.micro, rows)
+        return graph_bytes * rows + 2 * weights * count
+
+    def _most_rows(self, graph_bytes: int, by_group: bool) -> int:
+        """Rows that a micro-batch may have, a power of two."""
+        if self.device.type != "cpu":
+            return MANY
+        if by_group and self.layout.group == BLOCK:
+            return BLOCK  # products of whole groups are remembered (`Engine.krylov`)
+        return max(BLOCK, power_of_two(CACHED // max(1, graph_bytes), MANY))
 
     def _graph_goal(self, weights: int) -> int:
         """Bytes of one micro-batch's graph to aim for.

@@ -389,6 +389,7 @@ def density(runs: list[Quadrature], size: int, *, sigma: float = 0.0, points: in
 # they are all that a certificate needs (`Record`); elsewhere one more product with x is made (`certify`).
 
 
+REMEMBERED = 40  # first products of a run that a `Record` remembers
 SKETCH = 64  # random combinations of a group's product that stand for its norm
 
 
@@ -487,6 +488,11 @@ class Sketch:
         return out
 
 
+def remembered_bytes(size: int, storage: torch.dtype) -> int:
+    """Bytes that a `Record` holds for one product: the vector, and the product in float64."""
+    return size * (storage.itemsize + 8)
+
+
 class Record:
     """The Hessian as an operator that remembers its first products, and each group's part in them.
 
@@ -501,7 +507,9 @@ class Record:
         pieces: products that are known from a saved state.  products: so far.
     """
 
-    def __init__(self, operator: SecondDerivative, storage: torch.dtype = torch.float64, most: int = 40) -> None:
+    def __init__(
+        self, operator: SecondDerivative, storage: torch.dtype = torch.float64, most: int = REMEMBERED
+    ) -> None:
         self.operator, self.size, self.most = operator, operator.size, most
         self.pieces, self.products = Pieces(), 0
         self.vectors = Basis(self.size, storage)

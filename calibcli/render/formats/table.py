@@ -17,6 +17,7 @@ import itertools
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Literal
 
@@ -222,7 +223,7 @@ def _few(result: Result) -> Result:
     """Keep the numbers and tables of tier `few`; all of them if no number has it or if rules were judged."""
     kept = [e for e in result.estimates if e.tier == "few"]
     if result.checks or not kept:
-        return result
+        return dataclasses.replace(result, tables=[_few_rows(t) for t in result.tables])
     return dataclasses.replace(result, estimates=kept, tables=[_few_rows(t) for t in result.tables if t.tier == "few"])
 
 
@@ -267,7 +268,8 @@ def diagram(plot: Plot, strip: Plot | None, width: int, most: int = BINS) -> lis
 
 def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BINS) -> list[str]:
     """Draw a reliability diagram: for each bin its edges, count, accuracy, mean confidence, gap, and a bar."""
-    bins = table_contents.fewer(table_contents.bins(plot, strip), most_bins)
+    every = table_contents.bins(plot, strip)
+    bins = table_contents.fewer(every, most_bins)
     across = max(10, width - 42)
     title = terminal.clean(plot.ylabel or "accuracy")
     axis = "0" + title.center(across - 2) + "1" if len(title) <= across - 4 else "0" + " " * (across - 2) + "1"
@@ -293,6 +295,9 @@ def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BIN
             head = f"{b.left:.2f}–{b.right:.2f} {count:>7} {size} {accuracy:6.3f} {confidence:6.3f}"
             lines.append(f"{head} {sign}{abs(gap):.3f}{flag} {_bar(accuracy, confidence, across)}")
     lines += terminal.wrapped(LEGEND if top else LEGEND_OF_CLASS, width)
+    if len(bins) < len(every):
+        joined = f"each bar joins {-(-len(every) // most_bins)} of the {len(every)} bins of the calibration error"
+        lines += textwrap.wrap(f"{joined}; -o PICTURE draws all", width)
     if outside:
         band = next((c.label for c in plot.curves if c.kind == "band" and c.role == "null"), "")
         share = heads[0] if not top else title
