@@ -629,9 +629,9 @@ def test_an_update_that_is_refused_changes_nothing() -> None:
 
 @pytest.mark.docs
 def test_the_page_is_true() -> None:
-    page = (ROOT / "docs" / "watch.md").read_text(encoding="utf-8").replace("```", "")
+    page = (ROOT / "docs" / "watch-special-cases.md").read_text(encoding="utf-8").replace("```", "")
     names = {"calibcli": calibcli, "logits": Z, "labels": Y, "file": FILE}
-    example = doctest.DocTestParser().get_doctest(page, names, "watch.md", None, None)
+    example = doctest.DocTestParser().get_doctest(page, names, "watch-special-cases.md", None, None)
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
 
