@@ -189,6 +189,17 @@ def test_rows_without_a_confidence_are_counted_and_told(folder: Path) -> None:
     assert any("2 of 4 rows hold no confidence and are left out: 50.0% of them" in note for note in read.notes)
 
 
+def test_rows_that_nobody_checked_are_mended(folder: Path) -> None:
+    """A few rows have verdicts, from which the map is; all of them get better confidences."""
+    c, y = rows(200)
+    verdict = np.where(np.arange(200) < 100, np.where(y, "yes", "no"), "")
+    Path("a.csv").write_text(text(c, verdict))
+    fit = calibcli.fit_scaler("a.csv", None, "platt", missing="drop")
+    found = calibcli.apply(fit, "a.csv", confidence="confidence", correct="correct", save="b.csv")
+    assert len(Path("b.csv").read_text().split()) == 201
+    assert any("100 of 200 rows have no verdict" in note for note in found.notes)
+
+
 @pytest.mark.parametrize("method", [entry.name for entry in SCALERS])
 def test_scalers_of_a_confidence(folder: Path, method: str) -> None:
     c, y = rows()

@@ -264,7 +264,9 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
         for name, later_values in zip(names[1:], values[1:], strict=True)
         for a, b in zip(values[0], later_values, strict=True)
     ]
-    notes = ["results are compared as independent: pass the scores of the same rows for paired, narrower intervals"]
+    paired = "pass the scores of the same rows for paired, narrower intervals"
+    why = "they keep no number of each row" if all(r.command == "curvature" for r in inputs) else paired
+    notes = [f"results are compared as independent: {why}"]
     losses = [next(iter(r.facts.get("losses") or []), None) for r in inputs]
     if len(set(losses)) > 1 and not all("loss" in first[key].where.parts for key in shared):
         each = ", ".join(f"{loss} ({name})" for loss, name in zip(losses, names, strict=True))

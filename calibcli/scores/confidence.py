@@ -121,6 +121,10 @@ def predictions(
         c = _shares(column(named.confidence), named.confidence, where, reading.confidence_scale, notes)
         refuse_one_class(c, named, column, contents[0], where)
         y = _right(named, column, len(c), where, notes)
+        if (y < 0).any() and not reading.need_labels:  # the rows to be mended are mostly those that nobody checked
+            without = predictions(contents, sources, reading, ConfidenceNames(named.confidence))
+            note = f"{int((y < 0).sum()):,} of {len(y):,} rows have no verdict: no row's is kept"
+            return dataclasses.replace(without, notes=[*without.notes, note])
         _refuse_turned(c, y, named, where)
         scored, judged = ~np.isnan(c), y >= 0
         n, missing = len(c), int((~scored).sum())

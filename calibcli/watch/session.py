@@ -543,7 +543,8 @@ class WatchSession:
             labels.given(counted, here, there, base)  # which refuses other labels than those
             if missed := int((every[there] < 0).sum()):
                 self.notes.append(f"{missed:,} labels came after their night was counted, at the worst case for these")
-        if not matched.all():
+        # Rows that were counted long ago, or in this call, are remembered by their number alone.
+        if (~matched).sum() > max(0, state.rows - state_file.RECENT):
             rows = f"{(~matched).sum():,} of {len(matched):,} labels in {labels.name}"
             self.notes.append(
                 f"{rows} are of rows that neither wait nor are among the last {state_file.RECENT:,} counted"
