@@ -179,7 +179,8 @@ def test_many_bins_are_merged_by_their_rows() -> None:
         name="c", curves=[Curve(label="", kind="bars", role="count", x=left, width=width, y=[10, 1, 1] + [1] * 87)]
     )
     lines = table.diagram(plot, counts, 80)
-    assert len(lines) == 2 + 30 + 1
+    assert len(lines) == 2 + 30 + 1 + 1
+    assert "each bar joins 3 of the 90 bins" in " ".join(lines[-2:])
     assert lines[2].split()[1:5] == ["12", "█", "0.200", "0.800"]  # (10 * 0.9 + 2 * 0.3) / 12
 
 
