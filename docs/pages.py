@@ -42,7 +42,8 @@ def main() -> None:
     for path, text in made.items():
         (BUILT / path).parent.mkdir(exist_ok=True)
         (BUILT / path).write_text(text, encoding="utf-8")
-    for path in [*(ROOT / "docs").rglob("*.md"), *(ROOT / path for path in OUTSIDE)]:
+    results = (ROOT / "benchmarks" / "results").glob("*.md")
+    for path in [*(ROOT / "docs").rglob("*.md"), *(ROOT / path for path in OUTSIDE), *results]:
         there = BUILT / _in_site(path)
         there.write_text(linked(path, there.read_text(encoding="utf-8")), encoding="utf-8")
     for there in BUILT.rglob("*.md"):

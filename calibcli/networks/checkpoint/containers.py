@@ -387,7 +387,7 @@ def _folder(path: Path) -> CheckpointContents:
         return read(files[0], trust=False)
     if len(files) > 1:
         raise InputError(f"folder {path} holds {len(files)} checkpoints", f"pass one of them, such as {files[0]}")
-    raise _not_one(path, "is a folder without a checkpoint")
+    raise _not_one(path, "holds no checkpoint")
 
 
 def _shards(index: Path) -> CheckpointContents:
@@ -423,7 +423,9 @@ def _safetensors(paths: list[Path], container: str) -> CheckpointContents:
 def _not_one(path: Path, problem: str) -> InputError:
     """Refuse what is no checkpoint; what may be a data set with the line that passes it as one."""
     fix = "pass .safetensors, .pt, .pth or .ckpt"
-    if path.is_dir() or path.suffix.lower() in DATA:
+    if (path / "config.json").is_file():  # of a model whose weights are not there
+        fix = "pass the checkpoint file itself"
+    elif path.is_dir() or path.suffix.lower() in DATA:
         fix = f"pass the model first, a checkpoint (calib fit also takes mlp:hidden=64), and data as --data {path}"
     return InputError(f"{path} {problem}", fix)
 
