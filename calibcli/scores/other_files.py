@@ -175,7 +175,8 @@ def after_reading(contents: FileContents, source: Source) -> Foreign | None:
     if metadata.get("what") == "calibrator":
         return Foreign(CALIBRATOR, "apply (first argument)")
     weights = [name for name in contents.arrays if name.endswith(WEIGHTS)]
-    one_layer = {*contents.arrays} == ONE_LAYER and len(contents.arrays["weight"].shape) > 1
+    # a file that calib wrote says what it is, and one that says so wrongly is no layer either
+    one_layer = not metadata and {*contents.arrays} == ONE_LAYER and len(contents.arrays["weight"].shape) > 1
     if "architecture" in metadata or weights or one_layer:
         count = sum(math.prod(array.shape) for array in contents.arrays.values())
         facts = {"tensors": len(contents.arrays), "parameters": count}
