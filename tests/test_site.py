@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import html
 import json
 import os
@@ -31,10 +32,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "NO_MKDOCS_2_WARNING": "1",
     }
     lines = ([sys.executable, "docs/pages.py"], [sys.executable, "-m", "mkdocs", "build", "-d", str(folder)])
-    for argv in lines:
-        done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "WARNING" not in done.stderr
+    with (tmp_path_factory.getbasetemp().parent / "site.lock").open("w") as one:  # both workers write to build/docs
+        fcntl.flock(one, fcntl.LOCK_EX)
+        for argv in lines:
+            done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            assert "WARNING" not in done.stderr
     return folder
 
 
