@@ -397,13 +397,13 @@ def init(
     read, path = entries[0]["read"], proposal.relative(str(file), configuration.parent)
     earlier: Sequence[Estimate] | None = None
     if baseline is not None and is_result(baseline):
-        held, entry = read_result(baseline)
-        earlier = [e for e in held.estimates if e.name in metrics and not e.scope]
+        earlier_result, entry = read_result(baseline)
+        earlier = [e for e in earlier_result.estimates if e.name in metrics and not e.scope]
         entries = [*entries, entry]
     elif baseline is not None:
-        held_rows = given(init, baseline, labels, how, progress, whole=True)
-        earlier = measure(held_rows, None, *metrics).estimates
-        entries = [*entries, *recorded_outputs.provenance(held_rows)]
+        earlier_rows = given(init, baseline, labels, how, progress, whole=True)
+        earlier = measure(earlier_rows, None, *metrics).estimates
+        entries = [*entries, *recorded_outputs.provenance(earlier_rows)]
     proposed = proposal.rules(measured.estimates, earlier)
     if earlier is not None and not proposed:
         problem = f"{baseline} has no {' or '.join(metrics)} with an interval"

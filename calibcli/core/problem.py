@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+EVENT_SHARE = "share of the event"
+"""The fact of a result of two classes that says how often the event came."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:

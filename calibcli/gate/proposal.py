@@ -68,9 +68,9 @@ def rules(
             continue
         round_outward = math.ceil if side == "max" else math.floor
         limit = round_outward(bound * DIGITS + (1e-9 if side == "max" else -1e-9)) / DIGITS
-        said = [words[e.name]] if e.name in words else []
-        said += [f"baseline {_words(e)}"] if baseline is not None else []
-        out.append((e.name, side, limit, ", ".join(said)))
+        numbers = [words[e.name]] if e.name in words else []
+        numbers += [f"baseline {_words(e)}"] if baseline is not None else []
+        out.append((e.name, side, limit, ", ".join(numbers)))
     return out
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from calibcli.core import number_format
+from calibcli.core.problem import EVENT_SHARE
 from calibcli.core.result import Estimate, Result
 from calibcli.core.scope import MEAN_OF_TASKS, Scope
 from calibcli.headlines import (
@@ -32,7 +33,6 @@ from calibcli.headlines import (
 MOST_SENTENCES = 3
 MOST_JUDGED = 2
 FEW = 200  # rows, as in a gate: below, the sentence says how few there are
-EVENT_SHARE = "share of the event"  # a fact
 OF_TOP = "confidence_gap:of=top"
 UNRELATED = "Labels and predictions are unrelated, as if their rows had different orders: no number is the model's"
 SIGNS = "undecided, with signs of miscalibration"  # if the interval and the null level disagree
@@ -50,8 +50,8 @@ def metrics(result: Result) -> str:
         parts = [f"{gap}: {named(e)}" for e in means if gap and e.name == "confidence_gap"]
         parts += [_judged(e) for e in shown if e.name != "confidence_gap" or not parts]
         return sentences(*map(upper, parts), _worth(shown, judge))
-    said = _stated(result)
-    first_two = [said, _calibration(result, bool(said))]
+    stated = _stated(result)
+    first_two = [stated, _calibration(result, bool(stated))]
     if not _shown(result):  # then what is stated proves nothing
         first_two.reverse()
     parts = [_broken(result), *first_two, _gain(result) if error(result) else "", _parts(result)]
@@ -151,11 +151,11 @@ def _negated(e: Estimate) -> Estimate:
     return dataclasses.replace(e, value=-(e.value or 0.0), low=low, high=high)
 
 
-def _calibration(result: Result, said: bool = False) -> str:
-    """Say whether the calibration error is shown; `said`: another sentence has the direction, with its number."""
+def _calibration(result: Result, direction_stated: bool = False) -> str:
+    """Say whether the calibration error is shown; `direction_stated`: another sentence has the direction."""
     e, gap, tendency = error(result), first(result, "confidence_gap"), direction(result)
     ground = "" if gap is None or not tendency else named(gap)
-    said = said and bool(tendency)
+    direction_stated = direction_stated and bool(tendency)
     if not tendency:
         tendency, ground = _otherwise(result)
     if e is None:
@@ -165,12 +165,12 @@ def _calibration(result: Result, said: bool = False) -> str:
     beyond, above = beyond_chance(e), side(e) == "above"
     if tendency and chance and not beyond:
         doubt = f"though {named(e)} alone is within chance (up to {chance}, 95 %)"
-        if said:
+        if direction_stated:
             return f"that is one measure taken alone: {doubt.removeprefix('though ')}"
         return ", ".join([f"{tendency} by one measure taken alone: {ground}" if ground else tendency, doubt])
     if tendency or (above and (beyond or not chance)):
         slope = f" ({ground})" if ground.startswith("slope") else ""
-        text = named(e) if said else f"{tendency or 'miscalibrated'}{slope}: {named(e)}"
+        text = named(e) if direction_stated else f"{tendency or 'miscalibrated'}{slope}: {named(e)}"
         return f"{text} where a calibrated model would show at most {chance} (95 %)" if chance else text
     if above:
         return f"{SIGNS}: {named(e)} leaves out 0, though chance gives a calibrated model up to {chance} (95 %)"

@@ -16,7 +16,7 @@ from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Plot, first_alone
 from calibcli.core.number_format import count_text, percent
 from calibcli.core.options import BINS, Drawn, check_options
-from calibcli.core.problem import Problem
+from calibcli.core.problem import EVENT_SHARE, Problem
 from calibcli.core.registries import Choice
 from calibcli.core.result import Cell, Estimate, Result, Screen, Table
 from calibcli.core.scope import MEAN_OF_TASKS, WHOLE, Scope
@@ -204,7 +204,6 @@ MOST_SLICES = 200
 FEW_ROWS = 20_000  # up to which the first screen says where to act, which takes a pass for each threshold
 MOST_PANELS = 30
 MOST_SLICE_PANELS = 12
-EVENT_SHARE = "share of the event"
 SCREEN = Screen(hidden=("level", "why", EVENT_SHARE), one_page=True, badge="calibration")
 PER_BIN, PER_MCE_BIN = 50, 30  # rows per bin below which a note warns
 

@@ -151,8 +151,8 @@ def sheets(result: Result, how: How = "short") -> list[Sheet]:
     measured += [estimates(single, how)] if single else []
     if pairs and single and unjudged[0] in single:  # fitted parameters come before the changes they make
         measured.reverse()
-    empty = verdicts or measured  # then a table without rows, which only empties its file, is not shown
-    return verdicts + measured + [of_table(t) for t in result.tables if t.rows or not empty]
+    others = verdicts + measured  # beside which a table without rows, that only empties its file, is not shown
+    return others + [of_table(t) for t in result.tables if t.rows or not others]
 
 
 def heading(result: Result) -> str:

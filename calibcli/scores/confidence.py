@@ -120,11 +120,12 @@ def predictions(
     with Digests(sources, reading.hashed) as digests:
         c = _shares(column(named.confidence), named.confidence, where, reading.confidence_scale, notes)
         refuse_one_class(c, named, column, contents[0], where)
-        y = _right(named, column, len(c), where, notes)
+        about_verdicts: list[str] = []
+        y = _right(named, column, len(c), where, about_verdicts)
         if (y < 0).any() and not reading.need_labels:  # the rows to be mended are mostly those that nobody checked
-            without = predictions(contents, sources, reading, ConfidenceNames(named.confidence))
-            note = f"{int((y < 0).sum()):,} of {len(y):,} rows have no verdict: no row's is kept"
-            return dataclasses.replace(without, notes=[*without.notes, note])
+            about_verdicts = [f"{int((y < 0).sum()):,} of {len(y):,} rows have no verdict: no row's is kept"]
+            named, labelled, y = ConfidenceNames(named.confidence), False, np.zeros_like(y)
+        notes += about_verdicts
         _refuse_turned(c, y, named, where)
         scored, judged = ~np.isnan(c), y >= 0
         n, missing = len(c), int((~scored).sum())

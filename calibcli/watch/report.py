@@ -47,12 +47,13 @@ def result(state: WatchState, most_waiting: int = MOST_WAITING) -> Result:
         checks.append(_check(state, *key, stream))
         if stream.watched.bins:
             notes[judging.blind_spot(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
-    settings, said, evidence = state.settings, headline(state, checks) + _waits(state), _evidence(state, checks)
+    settings, evidence = state.settings, _evidence(state, checks)
+    sentences = headline(state, checks) + _waits(state)
     if why := _stuck(state, most_waiting):
         checks.append(Check(rule=LABELS, outcome="not_run", message=why))
-        said = f"NOT RUN, labels do not come: {why}. {said}"
+        sentences = f"NOT RUN, labels do not come: {why}. {sentences}"
     facts: dict[str, Any] = {
-        "headline": said,
+        "headline": sentences,
         "nights": state.nights,
         "last_night": state.night,
         "n": state.rows,
@@ -129,11 +130,11 @@ def _stuck(state: WatchState, most: int) -> str:
     if complete < HELD_UP and len(waiting) <= most:
         return ""
     night, (n, labelled) = waiting[0]
-    held = f"{len(waiting)} nights wait, the oldest is {night} with labels for {labelled:,} of {n:,} rows"
+    nights = f"{len(waiting)} nights wait, the oldest is {night} with labels for {labelled:,} of {n:,} rows"
     share = math.floor(100 * labelled / n) / 100
     fix = f"--labelled {share:g} counts it" if share > 0 else f"pass its labels (--labels FILE), by the ids of {night}"
     longer = "" if complete >= HELD_UP else f"; --most-waiting {2 * len(waiting)} if labels take that long"
-    return f"{held}; {fix}{longer}"
+    return f"{nights}; {fix}{longer}"
 
 
 def _waits(state: WatchState) -> str:

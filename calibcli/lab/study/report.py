@@ -75,6 +75,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         expect: whether a verdict other than `holds` fails the run.
     """
     source = study.name if study.name in built_in() else ""
+    records = [record(save, run) for run in runs(study)]
     with_digests, without = verified(study, save)
     arms_by_network: dict[str, dict[str, dict[str, MeasuredArm]]] = {}
     missing: dict[str, str] = {}
@@ -133,19 +134,18 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             _check(one, expect, claims.count(verdicts))
             for one in (*judged, *(one for one in exact if one.verdict.word != "pass"))
         ],
-        notes=[*idle, *_notes(study, missing, judged, without), *_of_runs(study, save)],
+        notes=[*idle, *_notes(study, missing, judged, without), *_of_runs(records)],
         facts={
             "headline": _headline(study, {one.name: one.verdict for one in judged}),
             **({"checks": _passed(exact)} if exact else {}),
-            **_facts(study, save, with_digests),
+            **_facts(study, records, with_digests),
         },
         screen=SCREEN,
     )
 
 
-def _facts(study: Study, save: Path, with_digests: int) -> dict[str, Any]:
-    """Return what was studied, what it cost and how to do it again."""
-    records = [record(save, run) for run in runs(study)]
+def _facts(study: Study, records: Sequence[Mapping[str, Any]], with_digests: int) -> dict[str, Any]:
+    """Return what was studied, what it cost and how to do it again, by the records of its runs."""
     return {
         "study": study.name,
         "question": study.question,
@@ -436,9 +436,9 @@ def _notes(study: Study, missing: dict[str, str], judged: Sequence[JudgedClaim],
     return notes
 
 
-def _of_runs(study: Study, save: Path) -> list[str]:
+def _of_runs(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """What was done to the rows before the networks were trained, as the runs recorded it."""
-    return list(dict.fromkeys(note for run in runs(study) for note in record(save, run).get("notes", ())))
+    return list(dict.fromkeys(note for one in records for note in one.get("notes", ())))
 
 
 def _headline(study: Study, judged: dict[str, ClaimVerdict]) -> str:
