@@ -215,8 +215,9 @@ def test_the_interval_keeps_its_level() -> None:
 @pytest.mark.regression
 @pytest.mark.parametrize("command", [["inspect"], ["threshold", "--max-risk", "0.1"], ["check", "--max", "ece=0.1"]])
 def test_lines_name_the_judge_where_the_command_takes_one(
-    command: list[str], capsys: pytest.CaptureFixture[str]
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(3)
     right, sure = rng.random(400) < 0.7, rng.random(400).round(2)
     rows = [
