@@ -107,7 +107,7 @@ def main() -> int:
         return 0
     folder = Path(given.folder[0])
     study = parsing.parse((folder / parsing.FILE).read_text("utf-8"), str(folder))
-    numbers, _ = measured(study, folder, study.arch[0])
+    numbers, *_ = measured(study, folder, study.arch[0])
     for one in numbers.values():
         one["confidence"] = confidence(one)
     print(head("asked", "answer"))

@@ -62,7 +62,7 @@ def temperatures(study: Study, folder: Path, arm: Arm, fitted: np.ndarray) -> np
 def answers(folder: Path) -> Iterator[tuple[str, str]]:
     """The slopes of a study by cause, and how its numbers move together."""
     study = parsing.parse((folder / parsing.FILE).read_text("utf-8"), str(folder))
-    numbers, _ = measured(study, folder, study.arch[0])
+    numbers, *_ = measured(study, folder, study.arch[0])
     names = [arm.name for arm in study.arms]
     values = np.stack([[numbers[name][one].values for name in names] for one in NAMES])  # (5, A, S)
     values[:-1] = np.log(values[:-1])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.core import number_format
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.lab.study import claims
 from calibcli.lab.study.claims import ClaimVerdict, MeasuredArm, SeedMean
@@ -57,7 +58,7 @@ def _forest(
     return Plot(
         name=f"claims {kind.removeprefix('difference of ')}",
         title=kind.removeprefix("difference of "),
-        group=f"Differences that decide the claims, {study.seeds} seeds",
+        group=f"Differences that decide the claims, {number_format.count_text(study.seeds, 'seed')}",
         ylabel=kind,
         labels=[f"{name}: {_verdict_text(verdict)}" for name, _, verdict, _ in entries],
         flip=True,

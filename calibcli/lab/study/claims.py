@@ -588,11 +588,15 @@ def holm(verdicts: Mapping[str, ClaimVerdict]) -> dict[str, ClaimVerdict]:
     """Correct the p-values of a study's verdicts for their number (Holm 1979)."""
     judged = [key for key, v in verdicts.items() if v.word in JUDGED]
     decisive = [verdicts[key].word != "undecided" for key in judged]
-    adjusted = paired.holm([verdicts[key].p if decided else 1.0 for key, decided in zip(judged, decisive, strict=True)])
+    of_all = paired.holm([verdicts[key].p for key in judged]).tolist()
+    # For the decided ones, an undecided claim counts as the last, even if its own p-value is small and something else
+    # is in the way, such as two estimators that disagree: it must not make their correction milder.
+    last = paired.holm([verdicts[key].p if decided else 1.0 for key, decided in zip(judged, decisive, strict=True)])
     kept = dict(verdicts)
-    for key, decided, p in zip(judged, decisive, adjusted.tolist(), strict=True):
+    for key, decided, p, own in zip(judged, decisive, last.tolist(), of_all, strict=True):
+        kept[key] = replace(verdicts[key], p=p if decided else own)
         if decided:
-            kept[key] = _decided(replace(verdicts[key], p=p), why=f"not after correction for {len(judged)} claims")
+            kept[key] = _decided(kept[key], why=f"not after correction for {len(judged)} claims")
     return kept
 
 

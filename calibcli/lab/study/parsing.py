@@ -70,19 +70,27 @@ def keep(study: Study, save: Path) -> None:
         raise UsageError(problem, "pass another --save folder, a new or an empty one")
     if path.is_file():
         kept, _ = _read(path.read_text("utf-8"), str(path))  # compared, so that none of its code has to run
-        if all(arm in study.arms for arm in kept.arms):  # others may be added
-            kept = dataclasses.replace(kept, arms=study.arms)
+        there, here = _identity(kept), _identity(study)
         differing = [
-            f.name
-            for f in dataclasses.fields(Study)
-            if f.name not in FREE and getattr(kept, f.name) != getattr(study, f.name)
+            f"{name} {_told(there.get(name))} there, {_told(here.get(name))} here"
+            for name in {**there, **here}
+            if there.get(name) != here.get(name) and (name in there or not name.startswith("arm "))  # may be added
         ]
         if differing:
-            raise UsageError(
-                f"{path} belongs to another study: {', '.join(differing)} differ", "pass another --save folder"
-            )
+            raise UsageError(f"{path} belongs to another study: {'; '.join(differing)}", "pass another --save folder")
     with atomic(path) as temporary:
         temporary.write_text(written(study), "utf-8")
+
+
+def _identity(study: Study) -> dict[str, Any]:
+    """Return all that the runs of a study hang on by name: options and arms one by one."""
+    fields = [f.name for f in dataclasses.fields(Study) if f.name not in (*FREE, "options", "arms")]
+    arms = {f"arm {arm.name}": {k: v for k, v in _arm(arm).items() if v and k != "name"} for arm in study.arms}
+    return {**{name: getattr(study, name) for name in fields}, **study.options, **arms}
+
+
+def _told(value: Any) -> str:
+    return "none" if value is None else printable(_toml(value), 80)
 
 
 def written(study: Study) -> str:

@@ -266,7 +266,8 @@ def _verdicts(study: Study, judged: Sequence[JudgedClaim]) -> Table:
         rows.append([judgement.name, judgement.claim.text, judgement.verdict.word, *cells, p, _more(judgement.verdict)])
     heads = ["claim", "text", "verdict", "value", "seeds and rows", "these rows alone"]
     heads += ["could have shown", "p (Holm)", "would decide"]
-    return Table(name="claims", columns=heads, rows=rows, title=f"Claims, {study.seeds} seeds, {LEVEL:.0%} intervals")
+    title = f"Claims, {number_format.count_text(study.seeds, 'seed')}, {LEVEL:.0%} intervals"
+    return Table(name="claims", columns=heads, rows=rows, title=title)
 
 
 def _counted(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> bool:
