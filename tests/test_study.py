@@ -658,6 +658,32 @@ def test_an_arm_for_each_value_of_an_option_and_metrics_that_are_added_later(tmp
         parsing.keep(dataclasses.replace(study, curvature=("trace",)), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        ("mce after", 'metrics = ["error", "nll", "ece", "mce"]'),
+        ("trace of ce", 'curvature = ["trace"]'),
+        ("trace of train", 'curvature = ["trace"] and losses = ["ce", "train"]'),
+        ("ece after vector", 'scalers = ["vector"]'),
+        ("trace at 20%", 'log = ["trace"] and moments = [20]'),
+    ],
+)
+def test_a_number_that_is_not_measured_is_refused_with_the_lines_that_measure_it(asked: str, line: str) -> None:
+    """And these lines, written as told, are enough; a number that nothing measures leads to its neighbour."""
+    text = re.sub(r"(?s)\n\[measure\].*", f'\n[[claim]]\nid = "x"\ntext = "x"\nless = {{ metric = "{asked}", ', LITTLE)
+    text += 'a = "FL-3", b = "CE" }\n[measure]\n'
+    with pytest.raises(UsageError, match="is not measured") as refused:
+        parsing.parse(text, "x.toml")
+    assert refused.value.fix == f"write {line} in [measure]"
+    assert asked in parsing.parse(text + "\n".join(line.split(" and ")), "x.toml").measured
+    with pytest.raises(UsageError) as refused:
+        parsing.parse(text.replace(asked, "eec"), "x.toml")
+    assert refused.value.fix == "did you mean 'ece'?"
+    with pytest.raises(UsageError) as refused:
+        parsing.parse(text.replace(asked, "ece at 101%"), "x.toml")
+    assert "at 101%" not in refused.value.fix
+
+
 WIDE = (
     LITTLE.replace("gamma = [1, 3]", "gamma = [3]")
     .replace('name = "little"', 'name = "little"\ndiffers = ["it is little"]')

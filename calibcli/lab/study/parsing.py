@@ -396,6 +396,32 @@ def _claim(table: Any, where: _Where) -> StudyClaim:
     return StudyClaim(str(table["id"]), str(table["text"]), kinds[0], dict(keys), str(table.get("premise", "")))
 
 
+def _measuring(asked: str, study: Study) -> str:
+    """Return the lines of a recipe by which a number would be measured, the fewest; "" where none would."""
+    every: dict[str, tuple[Any, ...]] = {
+        "metrics": tuple(readings.names()),
+        "scalers": tuple(entry.name for entry in METHODS),
+        "curvature": CURVATURE,
+        "losses": ("ce", "train"),
+        "log": LOGGED,
+        "moments": tuple(int(moment) for moment in re.findall(r" at (100|[1-9]\d?)%$", asked)),
+    }
+    extra = {key: [value for value in values if value not in getattr(study, key)] for key, values in every.items()}
+
+    def measures(extra: Mapping[str, Sequence[Any]]) -> bool:
+        wider: Any = {key: (*getattr(study, key), *values) for key, values in extra.items()}
+        return asked in dataclasses.replace(study, **wider).measured
+
+    if not measures(extra):
+        return ""
+    for key, values in extra.items():
+        for value in values:
+            fewer = {**extra, key: [one for one in extra[key] if one != value]}
+            extra = fewer if measures(fewer) else extra
+    lines = [f"{key} = {_toml([*getattr(study, key), *values])}" for key, values in extra.items() if values]
+    return f"write {' and '.join(lines)} in [measure]"
+
+
 def _check(study: Study, where: _Where) -> None:
     """Check what must hold between the tables, before anything is trained."""
     if study.computes:
@@ -433,7 +459,9 @@ def _check(study: Study, where: _Where) -> None:
         along_log = bool(claim.entry.traits.moments)  # whose numbers have the moments in their names
         others = [claim.keys[key] for key in ("against", "on") if key in claim.keys and not along_log]
         for asked in (*claim.numbers, *others, *claim.keys.get("beside", ())):
-            where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
+            if asked not in study.measured:
+                fix = _measuring(asked, study) or did_you_mean(asked, study.measured)
+                raise UsageError(f"{where.source}: claim {claim.id}: '{asked}' is not measured", fix)
             for arm in study.asked(claim):
                 if arm.source and asked in study.logged:
                     problem = f"{where.source}: claim {claim.id}: arm {arm.name} is not trained, and has no log"
