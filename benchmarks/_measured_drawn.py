@@ -21,29 +21,75 @@ from calibcli.core.result import Result
 from calibcli.lab.study import _given, claims
 from calibcli.lab.study.claims import MeasuredArm
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "studies" / "curvature-drawn.json"
+PAGES = Path(__file__).resolve().parents[1] / "docs" / "studies"
 X, ERROR, NLL, T, GAP = NAMES = ("trace of ce", "error", "train_nll", "temperature", "confidence_gap")
 CAUSES = {"gamma": "FL", "smoothing": "smoothing", "decay": "decay", "rho": "SAM", "lr": "lr", "batch_size": "batch"}
-SEEDS, DRAWS = 3, 200
-SEED = np.array([0.052, 0.055, 0.121, 0.036, 0.004])
-"""Spread over seeds of the logarithms of the first four numbers, and of the gap, as a folder prints them."""
-TOGETHER = np.array(
-    [
-        [1.0, 0.13, 0.0, -0.04, -0.07],
-        [0.13, 1.0, 0.18, 0.11, 0.65],
-        [0.0, 0.18, 1.0, -0.32, -0.27],
-        [-0.04, 0.11, -0.32, 1.0, 0.54],
-        [-0.07, 0.65, -0.27, 0.54, 1.0],
-    ]
+DRAWS = 200
+
+
+class Networks(NamedTuple):
+    """The networks of a page, and what seeds and rows do to their numbers, as `drawn.py FOLDER` prints it of runs.
+
+    Attributes:
+        page: of docs/studies.  seeds: of the study.
+        spread, together: standard deviation (5,) over seeds of the logarithms of the first four numbers and of the gap,
+            and their correlations (5, 5).
+        rows: what rows do to an arm beside the others, (5,).  shared: what they do to the gap of all, of which a share
+            follows ln T.
+        slope: gap for a unit of ln T.  gap: factor on the gaps that the worlds add.
+    """
+
+    page: str
+    seeds: int
+    spread: tuple[float, ...]
+    together: tuple[tuple[float, ...], ...]
+    rows: tuple[float, ...]
+    shared: float
+    slope: float
+    gap: float = 1.0
+
+    def published(self) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
+        """The means of all networks of the page, by number, and the networks of each cause."""
+        return _published(self.page)
+
+
+DIGITS = Networks(
+    "curvature-drawn",
+    seeds=3,
+    spread=(0.052, 0.055, 0.121, 0.036, 0.004),
+    together=(
+        (1.0, 0.13, 0.0, -0.04, -0.07),
+        (0.13, 1.0, 0.18, 0.11, 0.65),
+        (0.0, 0.18, 1.0, -0.32, -0.27),
+        (-0.04, 0.11, -0.32, 1.0, 0.54),
+        (-0.07, 0.65, -0.27, 0.54, 1.0),
+    ),
+    rows=(0.008, 0.019, 0.0, 0.0, 0.0013),
+    shared=0.006,
+    slope=0.112,
 )
-ROWS, SHARED = np.array([0.008, 0.019, 0.0, 0.0, 0.0013]), 0.006
-"""What rows do to an arm beside the others; and to the gap of all, of which a share follows ln T."""
+MEDIUM = Networks(
+    "curvature-drawn-medium",
+    seeds=2,
+    spread=(0.069, 0.028, 0.084, 0.074, 0.025),
+    together=(  # of 32 networks of `sharpness-along-training` on the same rows, as are what rows do and what they share
+        (1.0, 0.17, 0.08, 0.0, 0.06),
+        (0.17, 1.0, 0.76, 0.67, 0.79),
+        (0.08, 0.76, 1.0, 0.52, 0.72),
+        (0.0, 0.67, 0.52, 1.0, 0.72),
+        (0.06, 0.79, 0.72, 0.72, 1.0),
+    ),
+    rows=(0.0026, 0.0035, 0.0, 0.0, 0.0019),
+    shared=0.0024,
+    slope=0.286,
+    gap=2.0,  # its gaps have twice the spread
+)
+SIZES = {"digits": DIGITS, "medium": MEDIUM}
 
 
 @functools.cache
-def published() -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
-    """The means of all networks of the page, by number, and the networks of each cause."""
-    result = Result.from_json(PAGE.read_bytes())
+def _published(page: str) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
+    result = Result.from_json((PAGES / f"{page}.json").read_bytes())
     found = {(str(e.scope), e.name): e.value for e in result.estimates}
     names = list(dict.fromkeys(str(e.scope) for e in result.estimates))
     causes = {c: [i for i, n in enumerate(names) if n.startswith(head)] for c, head in CAUSES.items()}
@@ -111,15 +157,17 @@ WORLDS = {
 }
 
 
-def simulated(of: World, rng: np.random.Generator) -> dict[str, list[MeasuredArm]]:
+def simulated(of: World, rng: np.random.Generator, networks: Networks = DIGITS) -> dict[str, list[MeasuredArm]]:
     """The numbers of a study in this world."""
-    arms, causes = published()
-    gap = of.curve(arms) if of.curve else 0.112 * np.log(arms[T])
-    gap = gap + of.of_t * unit(np.log(arms[T])) + of.of_error * unit(np.log(arms[ERROR]))
-    gap = gap + of.by * np.isin(np.arange(len(gap)), causes.get(of.cause, []))
+    arms, causes = networks.published()
+    gap = of.curve(arms) if of.curve else networks.slope * np.log(arms[T])
+    gap = gap if of.curve in (None, fitted) else networks.gap * gap
+    gap = gap + networks.gap * (of.of_t * unit(np.log(arms[T])) + of.of_error * unit(np.log(arms[ERROR])))
+    gap = gap + networks.gap * of.by * np.isin(np.arange(len(gap)), causes.get(of.cause, []))
     truth = np.stack([*(np.log(arms[name]) for name in NAMES[:-1]), gap])  # (5, A)
-    root = np.linalg.cholesky(TOGETHER) if of.link else np.eye(5)
-    seeds = SEED[:, None, None] * np.einsum("pq,qas->pas", root, rng.standard_normal((5, len(gap), SEEDS)))
+    root = np.linalg.cholesky(np.array(networks.together)) if of.link else np.eye(5)
+    normal = rng.standard_normal((5, len(gap), networks.seeds))
+    seeds = np.array(networks.spread)[:, None, None] * np.einsum("pq,qas->pas", root, normal)
     seeds[0] *= of.noise
     together = np.eye(5)
     together[1, 4] = together[4, 1] = 0.7
@@ -127,10 +175,10 @@ def simulated(of: World, rng: np.random.Generator) -> dict[str, list[MeasuredArm
 
     def rows(*shape: int) -> np.ndarray:
         """What one set of rows does, (5, A, ...)."""
-        own = ROWS.reshape(-1, *[1] * (1 + len(shape))) * np.einsum(
+        own = np.array(networks.rows).reshape(-1, *[1] * (1 + len(shape))) * np.einsum(
             "pq,q...->p...", root, rng.standard_normal((5, len(gap), *shape))
         )
-        common = SHARED * rng.standard_normal((2, 1, *shape))
+        common = networks.shared * rng.standard_normal((2, 1, *shape))
         along_t = along.reshape(-1, *[1] * len(shape))
         own[4] += (1 - of.follow) * common[0] + of.follow * along_t * common[1]
         return own
@@ -153,10 +201,10 @@ def plain(of: dict[str, list[MeasuredArm]]) -> claims.ClaimVerdict:
     return claims.ClaimVerdict("holds" if p < 0.05 else "undecided", p)
 
 
-JUDGES: dict[str, Callable[[dict[str, list[MeasuredArm]]], claims.ClaimVerdict]] = {
-    "T": lambda of: claims.depends([of[name] for name in (X, ERROR, NLL, T, GAP)], T),
-    "error": lambda of: claims.depends([of[name] for name in (X, NLL, ERROR, GAP)], ERROR),
-    "trace": lambda of: claims.depends([of[name] for name in (T, ERROR, NLL, X, GAP)], X),
-    "curve": lambda of: claims.one_curve(of[X], of[GAP], published()[1]),
-    "T, errors ignored": plain,
+JUDGES: dict[str, Callable[[dict[str, list[MeasuredArm]], dict[str, list[int]]], claims.ClaimVerdict]] = {
+    "T": lambda of, _: claims.depends([of[name] for name in (X, ERROR, NLL, T, GAP)], T),
+    "error": lambda of, _: claims.depends([of[name] for name in (X, NLL, ERROR, GAP)], ERROR),
+    "trace": lambda of, _: claims.depends([of[name] for name in (T, ERROR, NLL, X, GAP)], X),
+    "curve": lambda of, causes: claims.one_curve(of[X], of[GAP], causes),
+    "T, errors ignored": lambda of, _: plain(of),
 }

@@ -1,12 +1,13 @@
 """How often the claims of `curvature-drawn` are wrong, and find what is there, in simulated worlds; and its slopes.
 
     python benchmarks/drawn.py --runs 300 --save FILE
+    python benchmarks/drawn.py --runs 300 --save FILE --size medium
     calib study curvature-drawn --save out/drawn
     python benchmarks/drawn.py out/drawn
 
-The worlds are those of `_measured_drawn`. 2,000 orders of the networks are compared, a study has 50,000. With the
-folder of a study: its slopes by cause, how the numbers of its runs move together, and p-values without correction for
-the number of lines. What is done is in FILE, and is not done again.
+The worlds are those of `_measured_drawn`, with the networks of the page of either size. 2,000 orders of these are
+compared, a study has 50,000. With the folder of a study: its slopes by cause, how the numbers of its runs move
+together, and p-values without correction for the number of lines. What is done is in FILE, and is not done again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 import _harness  # before NumPy, which it holds to one thread
 import numpy as np
 from _harness import append, head, lines, row
-from _measured_drawn import GAP, JUDGES, NAMES, WORLDS, T, X, simulated
+from _measured_drawn import GAP, JUDGES, NAMES, SIZES, WORLDS, T, X, simulated
 from scipy import stats
 
 from calibcli.core.statistics import clopper_pearson
@@ -32,14 +33,15 @@ PART = 20  # studies between savings
 FALSE, SURE = 0.06, 0.999
 
 
-def part(world: str, number: int) -> Counter[str]:
+def part(world: str, number: int, size: str) -> Counter[str]:
     """Counts of `PART` studies in which a claim is decided."""
+    networks = SIZES[size]
     rng = np.random.default_rng([number, [*WORLDS].index(world)])
     counts: Counter[str] = Counter()
     for _ in range(PART):
-        study = simulated(WORLDS[world], rng)
+        study = simulated(WORLDS[world], rng, networks)
         for name, judge in JUDGES.items():
-            counts[name] += judge(study).word == ("reversed" if name == "curve" else "holds")
+            counts[name] += judge(study, networks.published()[1]).word == ("reversed" if name == "curve" else "holds")
     return counts
 
 
@@ -103,7 +105,7 @@ def answers(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
-    given = _harness.arguments(__doc__, "folder", runs=300, save=Path)
+    given = _harness.arguments(__doc__, "folder", runs=300, save=Path, size=tuple(SIZES))
     if given.folder:
         print(head("asked", "answer"))
         for what, answer in answers(Path(given.folder[0])):
@@ -111,12 +113,16 @@ def main() -> int:
         return 0
     claims.ORDERS = 2_000
     kept = {
-        (line["world"], line["part"]): Counter(line["counts"]) for line in lines([given.save] if given.save else [])
+        (line["world"], line["part"]): Counter(line["counts"])
+        for line in lines([given.save] if given.save else [])
+        if line["size"] == given.size
     }
     for number in range(-(-given.runs // PART)):
         for world in (one for one in WORLDS if (one, number) not in kept):
-            kept[world, number] = part(world, number)
-            append(given.save, {"world": world, "part": number, "counts": kept[world, number]})
+            kept[world, number] = part(world, number, given.size)
+            append(given.save, {"size": given.size, "world": world, "part": number, "counts": kept[world, number]})
+    networks = SIZES[given.size]
+    print(f"{networks.page}, {networks.seeds} seeds; what is added to gaps, times {networks.gap:g}\n")
     print(head("truth", "studies", "T given the trace, %", "error", "trace given T", "one curve", "T, errors ignored"))
     wrong = 0
     for world, of in WORLDS.items():

@@ -831,6 +831,9 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     text = page.page(found)
     assert "CE, printed" in text
     assert text.count("<svg") == 5  # claims, a metric along an axis and against another, two numbers of the log
+    logged = {p.title: {c.label: c.role for c in p.curves} for p in found.plots if p.name.startswith("log ")}
+    assert list(logged) == ["nll of validation rows", "last_weight_norm"]
+    assert all(label == role for roles in logged.values() for label, role in roles.items())  # one colour in all panels
     points = {c.label: c for p in found.plots if p.name == "nll against train_confidence_gap" for c in p.curves}
     model = tmp_path / work.StudyRun(study.arms[0], study.arch[0], 0).folder / "model.safetensors"
     assert (

@@ -186,5 +186,6 @@ def bench() -> Any:
 def test_simulated_studies(bench: ModuleType, world: str, judge: str, most: int, least: int) -> None:
     """The short form of `benchmarks/drawn.py`: 10 studies."""
     rng = np.random.default_rng(5)
-    words = [bench.JUDGES[judge](bench.simulated(bench.WORLDS[world], rng)).word for _ in range(10)]
+    causes = bench.DIGITS.published()[1]
+    words = [bench.JUDGES[judge](bench.simulated(bench.WORLDS[world], rng), causes).word for _ in range(10)]
     assert least <= len(words) - words.count("undecided") - words.count("holds") * (judge == "curve") <= most

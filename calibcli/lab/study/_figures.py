@@ -11,7 +11,7 @@ from calibcli.core import number_format
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.lab.study import claims
 from calibcli.lab.study.claims import ClaimVerdict, MeasuredArm, SeedMean
-from calibcli.lab.study.experiment import POINTS, Arm, Study, StudyClaim
+from calibcli.lab.study.experiment import OF_TRAINING, POINTS, Arm, Study, StudyClaim
 
 MeasuredArms = Mapping[str, Mapping[str, Mapping[str, MeasuredArm]]]  # by network, arm and metric
 
@@ -143,7 +143,8 @@ def epochs(study: Study, log: Callable[[Arm, str, int], list[dict[str, Any]]], m
                 known = np.flatnonzero(np.isfinite(each).any(axis=0))  # epochs in which it was measured
                 indices = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), POINTS)).round().astype(int))]
                 x = [float(i + 1) for i in indices]
-                curves.append(Curve(label=arm, kind="line", x=x, y=each.mean(axis=0)[indices]))
-            title = study.scoped(f"{name} of validation rows", arch)
+                curves.append(Curve(label=arm, kind="line", role=arm, x=x, y=each.mean(axis=0)[indices]))
+            rows = "" if name in OF_TRAINING else " of validation rows"
+            title = study.scoped(f"{name}{rows}", arch)
             plots.append(Plot(name=f"log {name} {arch}", title=title, xlabel="epoch", ylabel=name, curves=curves))
     return plots

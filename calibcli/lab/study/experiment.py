@@ -42,11 +42,12 @@ CURVATURE = tuple(entry.name for entry in QUANTITIES if entry.traits.by_row)
 """Quantities of `calib curvature` whose error over rows a verdict can count."""
 ALONG = ("lambda_max", "trace")
 """Quantities of the log of a run, of cross-entropy on all validation rows; they are measured at its moments."""
+OF_TRAINING = ("train_loss", "last_weight_norm")
 LOGGED = (
     *("nll", "nll_correct", "nll_wrong", "entropy", "p_true", "error", "ece", "adaece", "margin_tail", "temperature"),
-    *("train_loss", "last_weight_norm", *ALONG),
+    *(*OF_TRAINING, *ALONG),
 )
-"""Numbers of the log of a run: of the validation rows, and of the last layer."""
+"""Numbers of the log of a run: of the validation rows, but for those of the training and of the last layer."""
 POINTS = 100  # of the curve of a log, at most
 TRAIN = ("train_nll", "train_confidence_gap")
 """Numbers that are measured on the training rows, at the end."""
