@@ -4,8 +4,8 @@ Means and errors are those of the published results of `curvature-cause`, on dig
 trace and y the confidence gap. A seed moves x and y of an arm. Every row has an effect on both that all seeds share in
 part, and all arms by the correlation `rows` (.8, as on digits). Either 200 draws of 300 rows are judged, or the
 moments: the covariance of what the rows do, as it is. A step and a shift are in units of SE, the standard error of an
-arm's y beside the others, without what the rows do to all of them, with as many seeds as were published (ten, or four);
-y ranges as the published arms do.
+arm's y beside the others, without what the rows do to all of them, with as many seeds as were published (ten, or
+three); y ranges as the published arms do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CAUSES = {
     "weight": ("trace 0.002", "trace 0.005"),
 }
 SEEDS = (3, 4, 5, 10)
-FULL = {"digits": 10, "medium": 4}
+FULL = {"digits": 10, "medium": 3}
 ROWS = 300
 MARGIN = 0.2
 OWN = 0.7  # what a row does to one seed alone, beside what it does to all: a part of what is published of seeds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -96,7 +97,7 @@ def test_errors_are_no_dependence(kind: str, ignored: bool) -> None:
             draws[2] = values[2][..., None] + moves[1:].T[:, None]
         given = GivenNumbers.of(values, draws)
         found["counted"] += given.depends(claims._orders(ARMS))[0] < 0.05
-        alone = GivenNumbers(given.means, given.means[None], 0 * given.errors)
+        alone = replace(given, draws=given.means[None], errors=0 * given.errors, seeds=0 * given.seeds)
         found["ignored"] += alone.depends(claims._orders(ARMS))[0] < 0.05
     assert found["counted"] <= 8
     assert (found["ignored"] > 12) == ignored, found
@@ -189,3 +190,10 @@ def test_simulated_studies(bench: ModuleType, world: str, judge: str, most: int,
     causes = bench.DIGITS.published()[1]
     words = [bench.JUDGES[judge](bench.simulated(bench.WORLDS[world], rng), causes).word for _ in range(10)]
     assert least <= len(words) - words.count("undecided") - words.count("holds") * (judge == "curve") <= most
+
+
+def test_errors_that_few_seeds_leave_unknown_are_counted(bench: ModuleType) -> None:
+    """Two seeds, which move T and the gap together by half of what networks differ in: 40 studies, 19 % before."""
+    rng = np.random.default_rng(3)
+    studies = [bench.simulated(bench.WORLDS["trace alone: falls"], rng, bench.MEDIUM) for _ in range(40)]
+    assert sum(bench.JUDGES["T"](study, {}).word == "holds" for study in studies) <= 4

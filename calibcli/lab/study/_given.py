@@ -22,12 +22,15 @@ class GivenNumbers:
 
     Attributes:
         means: (A, P) over seeds.  draws: (B, A, P) on each draw of the rows, as far as these are known.
-        errors: (P, P) covariance of the errors of an arm's means, as far as arms differ in them.
+        errors: (P, P) covariance of the errors of an arm's means, as far as arms differ in them.  seeds: the part of it
+            that seeds make, which was estimated with so many `degrees` of freedom.
     """
 
     means: Floats
     draws: Floats
     errors: Floats
+    seeds: Floats
+    degrees: int
 
     @classmethod
     def of(cls, values: Floats, draws: Sequence[Floats | None]) -> GivenNumbers:
@@ -41,11 +44,13 @@ class GivenNumbers:
         _, arms, count = values.shape
         off = values - values.mean(axis=2, keepdims=True)
         off -= off.mean(axis=1, keepdims=True)
-        errors = np.einsum("pas,qas->pq", off, off) / ((arms - 1) * (count - 1) * count)
+        degrees = (arms - 1) * (count - 1)
+        seeds = np.einsum("pas,qas->pq", off, off) / (degrees * count)
+        errors = seeds.copy()
         means = values.mean(axis=2).T
         known = [i for i, one in enumerate(draws) if one is not None]
         if not known:
-            return cls(means, means[None], errors)
+            return cls(means, means[None], errors, seeds, degrees)
         drawn = np.stack([np.log(one) if logs[i] else one for i, one in enumerate(draws) if one is not None])
         of_draws = np.repeat(means[None], drawn.shape[3], axis=0)
         of_draws[..., known] = drawn.mean(axis=2).transpose(2, 1, 0)  # (B, A, K)
@@ -57,7 +62,7 @@ class GivenNumbers:
         rows = (count * of_means - own) / (count - 1)
         np.fill_diagonal(rows, np.maximum(0.0, rows.diagonal()))
         errors[np.ix_(known, known)] += rows
-        return cls(means, of_draws, errors)
+        return cls(means, of_draws, errors, seeds, degrees)
 
     def depends(self, orders: Ints) -> tuple[float, float, float]:
         """Permute what is left of the last number over arms, once what is given is taken out (Freedman and Lane 1983).
@@ -69,6 +74,9 @@ class GivenNumbers:
 
         All arms have the same rows, so what these do is no permutation of arms. The standard deviation of the slope
         over the draws of the rows, to first order, times normal numbers, is added to the slopes of the permutations.
+        Neither is the error of E itself, which few seeds leave large: with b the change of what is left for one unit of
+        each number, what is subtracted of it moves by Δb, and Δ, the error of the seeds' part of E, is Wishart's with
+        cov(Δb) = (E b'Eb + Eb (Eb)') / degrees. It is added alike.
 
         Args:
             orders: (M, A) of the arms, the first of them their own.
@@ -89,13 +97,18 @@ class GivenNumbers:
 
         coefficients, *_ = np.linalg.lstsq(design, last, rcond=None)
         tangent = chebyshev.chebval(given[:, 0] / scale, chebyshev.chebder(coefficients[: DEGREE + 1])) / scale  # (A,)
+        change = np.r_[-tangent.mean(), -coefficients[DEGREE + 1 :], 1.0]  # (P,): b
+        shared = self.seeds @ change
+        of_errors = (change @ shared * self.seeds + np.outer(shared, shared))[:-1, :-1] / self.degrees
+        weight = (explained - kept @ (kept.T @ explained)).T @ z  # (P - 1,)
         moved = self.draws - self.means  # (B, A, P)
         moved = moved[..., -1] - tangent * moved[..., 0] - moved[..., 1:-1] @ coefficients[DEGREE + 1 :]  # (B, A)
 
         permuted = left[orders]  # (M, A)
         norms = np.sqrt(np.maximum((permuted**2).sum(axis=1) - ((permuted @ kept) ** 2).sum(axis=1), TINY))
         correlations = permuted @ z / (norms * size)
-        noise = np.random.default_rng(1).standard_normal(len(orders)) * (moved @ z).std() / (norms[0] * size)
+        spread = np.hypot((moved @ z).std(), np.sqrt(weight @ of_errors @ weight))
+        noise = np.random.default_rng(1).standard_normal(len(orders)) * spread / (norms[0] * size)
         noise[0] = 0.0
         p = float((np.abs(correlations + noise) >= abs(correlations[0]) * (1 - 1e-9)).mean())
         return p, float(left @ z) / size**2, float(correlations[0])
