@@ -197,3 +197,22 @@ def test_errors_that_few_seeds_leave_unknown_are_counted(bench: ModuleType) -> N
     rng = np.random.default_rng(3)
     studies = [bench.simulated(bench.WORLDS["trace alone: falls"], rng, bench.MEDIUM) for _ in range(40)]
     assert sum(bench.JUDGES["T"](study, {}).word == "holds" for study in studies) <= 4
+
+
+def test_a_gap_near_0_is_no_logarithm() -> None:
+    """All gaps are above 0, and not on all draws of the rows; a draw that lacks the number decides nothing."""
+    rng = np.random.default_rng(0)
+    x, z = rng.standard_normal((2, ARMS, 1))
+    values = np.stack([np.exp(x), np.exp(z), 0.05 + 0.001 * rng.random((ARMS, 1))]) * (
+        1 + 1e-4 * rng.random((3, ARMS, 3))
+    )
+    draws = values[-1][..., None] + 0.05 * rng.standard_normal(200)
+    assert (values > 0).all()
+    assert (draws < 0).any()
+    arms = [[MeasuredArm(one) for one in of] for of in values[:-1]]
+    of_gap = [MeasuredArm(one, drawn) for one, drawn in zip(values[-1], draws, strict=True)]
+    found = claims.depends([*arms, of_gap], "error")
+    assert (found.word, found.p > 0.05) == ("undecided", True)
+    assert "for a unit of ln error" in found.why
+    of_gap[0] = MeasuredArm(values[-1][0], np.where(draws[0] < 0, np.nan, draws[0]))
+    assert claims.depends([*arms, of_gap], "error").why == "a run, or a draw of its rows, lacks one of these numbers"

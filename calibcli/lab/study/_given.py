@@ -18,12 +18,14 @@ SINGULAR, TINY = 1e-12, 1e-300
 class GivenNumbers:
     """P numbers of arms, with errors that they may share; those above 0 in all runs are taken as logarithms.
 
-    The first is given, and so are those between; whether the last depends on the last but one is asked.
+    The first is given, and so are those between; whether the last depends on the last but one is asked. The last is
+    taken as it is: a gap may be near 0, and change its sign on other rows.
 
     Attributes:
         means: (A, P) over seeds.  draws: (B, A, P) on each draw of the rows, as far as these are known.
         errors: (P, P) covariance of the errors of an arm's means, as far as arms differ in them.  seeds: the part of it
             that seeds make, which was estimated with so many `degrees` of freedom.
+        logs: which of the P numbers are logarithms.
     """
 
     means: Floats
@@ -31,6 +33,7 @@ class GivenNumbers:
     errors: Floats
     seeds: Floats
     degrees: int
+    logs: list[bool]
 
     @classmethod
     def of(cls, values: Floats, draws: Sequence[Floats | None]) -> GivenNumbers:
@@ -39,8 +42,11 @@ class GivenNumbers:
         The seeds' part of the errors is pooled over arms, without what a seed does to all of them. That of the rows is
         the covariance of two seeds, since what is a seed's own is in the first part already.
         """
-        logs = np.asarray((values > 0).all(axis=(1, 2)))  # (P,)
-        values = np.log(values, out=values.copy(), where=logs[:, None, None])
+        above = [
+            bool((runs > 0).all() and (of is None or (of > 0).all())) for runs, of in zip(values, draws, strict=True)
+        ]
+        logs = [*above[:-1], False]
+        values = np.log(values, out=values.copy(), where=np.array(logs)[:, None, None])
         _, arms, count = values.shape
         off = values - values.mean(axis=2, keepdims=True)
         off -= off.mean(axis=1, keepdims=True)
@@ -50,7 +56,7 @@ class GivenNumbers:
         means = values.mean(axis=2).T
         known = [i for i, one in enumerate(draws) if one is not None]
         if not known:
-            return cls(means, means[None], errors, seeds, degrees)
+            return cls(means, means[None], errors, seeds, degrees, logs)
         drawn = np.stack([np.log(one) if logs[i] else one for i, one in enumerate(draws) if one is not None])
         of_draws = np.repeat(means[None], drawn.shape[3], axis=0)
         of_draws[..., known] = drawn.mean(axis=2).transpose(2, 1, 0)  # (B, A, K)
@@ -62,7 +68,7 @@ class GivenNumbers:
         rows = (count * of_means - own) / (count - 1)
         np.fill_diagonal(rows, np.maximum(0.0, rows.diagonal()))
         errors[np.ix_(known, known)] += rows
-        return cls(means, of_draws, errors, seeds, degrees)
+        return cls(means, of_draws, errors, seeds, degrees, logs)
 
     def depends(self, orders: Ints) -> tuple[float, float, float]:
         """Permute what is left of the last number over arms, once what is given is taken out (Freedman and Lane 1983).

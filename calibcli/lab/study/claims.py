@@ -349,14 +349,15 @@ def depends(numbers: Sequence[Sequence[MeasuredArm]], on: str) -> ClaimVerdict:
     See `_given.GivenNumbers`. It is never reversed: that nothing depends on a number is not shown.
     """
     values = np.stack([[arm.values for arm in arms] for arms in numbers])  # (P, A, S)
-    if not np.isfinite(values).all():
-        return ClaimVerdict("undecided", why="a run lacks one of these numbers")
+    draws = [_stacked(one) for one in numbers]
+    if not all(np.isfinite(one).all() for one in (values, *draws) if one is not None):
+        return ClaimVerdict("undecided", why="a run, or a draw of its rows, lacks one of these numbers")
     arms = values.shape[1]
     if arms < FEWEST_GIVEN:
         return ClaimVerdict("no verdict", why=f"this needs {FEWEST_GIVEN} arms that were drawn")
-    given = _given.GivenNumbers.of(values, [_stacked(one) for one in numbers])
+    given = _given.GivenNumbers.of(values, draws)
     p, slope, correlation = given.depends(_orders(arms))
-    logged = "ln " * bool((values[-2] > 0).all())
+    logged = "ln " * given.logs[-2]
     why = f"{slope:+.2g} for a unit of {logged}{on}, partial correlation {correlation:+.2f}"
     return _decided(ClaimVerdict("holds", p, why=why), why=f"{why}; {arms} arms do not show it")
 
