@@ -1016,6 +1016,10 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
         parsing.keep(other, tmp_path / "other")
     with pytest.raises(UsageError, match="epochs 2 there, 3 here"):
         parsing.keep(parsing.parse(text.replace("epochs = 2", "epochs = 3"), "l.toml"), tmp_path / "other")
+    warm = text.replace("epochs = 2", "epochs = 2\nwarmup = 0.1")  # and an arm that has none
+    parsing.keep(parsing.parse(warm.replace('loss = "ce"', 'loss = "ce"\nwarmup = 0.0'), "l.toml"), tmp_path / "warm")
+    with pytest.raises(UsageError, match=r'arm CE .*"warmup" = 0.0.* there, .* here'):
+        parsing.keep(parsing.parse(warm, "l.toml"), tmp_path / "warm")
     more = parsing.parse(text, "little.toml", seeds=3)
     parsing.keep(more, tmp_path / "other")  # further seeds are no other study
     assert len(work.runs(more)) == 6

@@ -85,7 +85,7 @@ def keep(study: Study, save: Path) -> None:
 def _identity(study: Study) -> dict[str, Any]:
     """Return all that the runs of a study hang on by name: options and arms one by one."""
     fields = [f.name for f in dataclasses.fields(Study) if f.name not in (*FREE, "options", "arms")]
-    arms = {f"arm {arm.name}": {k: v for k, v in _arm(arm).items() if v and k != "name"} for arm in study.arms}
+    arms = {f"arm {arm.name}": {k: v for k, v in _arm(arm).items() if v != {} and k != "name"} for arm in study.arms}
     return {**{name: getattr(study, name) for name in fields}, **study.options, **arms}
 
 
