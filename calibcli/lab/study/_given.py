@@ -80,9 +80,11 @@ class GivenNumbers:
 
         All arms have the same rows, so what these do is no permutation of arms. The standard deviation of the slope
         over the draws of the rows, to first order, times normal numbers, is added to the slopes of the permutations.
-        Neither is the error of E itself, which few seeds leave large: with b the change of what is left for one unit of
-        each number, what is subtracted of it moves by Δb, and Δ, the error of the seeds' part of E, is Wishart's with
-        cov(Δb) = (E b'Eb + Eb (Eb)') / degrees. It is added alike.
+        The error of E is treated alike, as few seeds leave it large. The seeds' part of E is estimated with so many
+        `degrees`; its error Δ is a Wishart matrix's, as if all arms had one normal covariance. With b the change of
+        what is left of the last number for one unit of each number, what is taken from it for errors changes by
+        (seen - μ)' Σ⁻¹ Δ b, with cov(Δ b) = (E b'E b + E b (E b)') / degrees. The number that is asked about has no
+        part in b, since it enters as it was seen; and one slope stands for those of the polynomial at all arms.
 
         Args:
             orders: (M, A) of the arms, the first of them their own.
@@ -103,7 +105,7 @@ class GivenNumbers:
 
         coefficients, *_ = np.linalg.lstsq(design, last, rcond=None)
         tangent = chebyshev.chebval(given[:, 0] / scale, chebyshev.chebder(coefficients[: DEGREE + 1])) / scale  # (A,)
-        change = np.r_[-tangent.mean(), -coefficients[DEGREE + 1 :], 1.0]  # (P,): b
+        change = np.r_[-tangent.mean(), -coefficients[DEGREE + 1 : -1], 0.0, 1.0]  # (P,): b
         shared = self.seeds @ change
         of_errors = (change @ shared * self.seeds + np.outer(shared, shared))[:-1, :-1] / self.degrees
         weight = (explained - kept @ (kept.T @ explained)).T @ z  # (P - 1,)
@@ -113,7 +115,7 @@ class GivenNumbers:
         permuted = left[orders]  # (M, A)
         norms = np.sqrt(np.maximum((permuted**2).sum(axis=1) - ((permuted @ kept) ** 2).sum(axis=1), TINY))
         correlations = permuted @ z / (norms * size)
-        spread = np.hypot((moved @ z).std(), np.sqrt(weight @ of_errors @ weight))
+        spread = np.hypot((moved @ z).std(), np.sqrt(max(0.0, float(weight @ of_errors @ weight))))
         noise = np.random.default_rng(1).standard_normal(len(orders)) * spread / (norms[0] * size)
         noise[0] = 0.0
         p = float((np.abs(correlations + noise) >= abs(correlations[0]) * (1 - 1e-9)).mean())

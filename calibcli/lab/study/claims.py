@@ -355,6 +355,8 @@ def depends(numbers: Sequence[Sequence[MeasuredArm]], on: str) -> ClaimVerdict:
     arms = values.shape[1]
     if arms < FEWEST_GIVEN:
         return ClaimVerdict("no verdict", why=f"this needs {FEWEST_GIVEN} arms that were drawn")
+    if values.shape[2] < 2:
+        return ClaimVerdict("no verdict", why="one seed does not tell the errors of these numbers")
     given = _given.GivenNumbers.of(values, draws)
     p, slope, correlation = given.depends(_orders(arms))
     logged = "ln " * given.logs[-2]
