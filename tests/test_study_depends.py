@@ -108,6 +108,8 @@ def test_its_other_words() -> None:
     assert claims.depends(few, "error").word == "no verdict"
     lost = numbers(np.random.default_rng(0).standard_normal((3, ARMS)))
     assert claims.depends(lost, "error").word == "undecided"
+    single = [[MeasuredArm(arm.values[:1]) for arm in of] for of in lost]
+    assert claims.depends(single, "error").why == "one seed does not tell the errors of these numbers"
     lost[1][3] = MeasuredArm(np.full(3, np.nan))
     assert "lacks" in claims.depends(lost, "error").why
     flat = numbers(np.ones((3, ARMS)))
