@@ -326,7 +326,7 @@ def test_a_recipe_that_changes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 NUMBER = re.compile(r"(?<![\w.#/-])-?(?:\d[\d,]*)?\.?\d+(?![\w/]|\.\d)")
 TIMES = re.compile(r"([\d.]+)(?: to ([\d.]+))? times (?:the|as many) rows")
-POWER = re.compile(r"(\w+) seeds find (slopes that differ .*?)(?:,|$)")
+POWER = re.compile(r"(\w+) seeds find (?:straight )?(slopes that differ .*?)(?:,|$)")
 SPELLED = {"three": 3, "five": 5, "ten": 10}
 
 
