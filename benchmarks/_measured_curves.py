@@ -4,8 +4,8 @@ Means and errors are those of the published results of `curvature-cause`, on dig
 trace and y the confidence gap. A seed moves x and y of an arm. Every row has an effect on both that all seeds share in
 part, and all arms by the correlation `rows` (.8, as on digits). Either 200 draws of 300 rows are judged, or the
 moments: the covariance of what the rows do, as it is. A step and a shift are in units of SE, the standard error of an
-arm's y beside the others, without what the rows do to all of them, with as many seeds as were published (ten, or
-three); y ranges as the published arms do.
+arm's y beside the others, without what the rows do to all of them, with as many seeds as were published; y
+ranges as the published arms do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ CAUSES = {
     "weight": ("trace 0.002", "trace 0.005"),
 }
 SEEDS = (3, 4, 5, 10)
-FULL = {"digits": 10, "medium": 3}
 ROWS = 300
 MARGIN = 0.2
 OWN = 0.7  # what a row does to one seed alone, beside what it does to all: a part of what is published of seeds
@@ -45,9 +44,20 @@ Truth = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
 
 
 @functools.cache
+def page(of: str) -> Result:
+    """The published result."""
+    return Result.from_json((STUDIES / f"{PUBLISHED[of]}.json").read_bytes())
+
+
+def full(of: str) -> int:
+    """The number of seeds that were published."""
+    return int(str(page(of).facts["seeds"]))
+
+
+@functools.cache
 def published(of: str) -> tuple[dict[str, tuple[float, float]], dict[str, np.ndarray]]:
     """Mean x and y of each arm, and (2, 2) its spreads: over seeds and from the rows, of x and y."""
-    result = Result.from_json((STUDIES / f"{PUBLISHED[of]}.json").read_bytes())
+    result = page(of)
     table = next(table for table in result.tables if table.name.startswith("arms "))
     spreads = {
         (str(row[0]), name): float(str(cell).partition(" ± ")[2])
@@ -62,7 +72,7 @@ def published(of: str) -> tuple[dict[str, tuple[float, float]], dict[str, np.nda
         seeds = np.array([spreads[arm, name] for name in names])
         whole = np.array([one.se for one in both])
         means[arm] = (both[0].value, both[1].value)
-        errors[arm] = np.stack([seeds, np.sqrt(np.maximum(0, whole**2 - seeds**2 / int(str(result.facts["seeds"]))))])
+        errors[arm] = np.stack([seeds, np.sqrt(np.maximum(0, whole**2 - seeds**2 / full(of)))])
     return means, errors
 
 
@@ -118,7 +128,7 @@ class Layout(NamedTuple):
     def se(self, of: Curved, count: int = 0) -> float:
         """The median standard error of an arm's y beside the others, with so many seeds or with those published."""
         seeds, rows = self.spreads[:, :, 1].T
-        return float(np.median(np.hypot(seeds / (count or FULL[of.of]) ** 0.5, rows * (1 - of.rows) ** 0.5)))
+        return float(np.median(np.hypot(seeds / (count or full(of.of)) ** 0.5, rows * (1 - of.rows) ** 0.5)))
 
 
 @functools.cache

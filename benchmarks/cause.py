@@ -101,7 +101,7 @@ def main() -> int:
     if not given.folder:
         print(head("page", "correlation of what a row does to two arms", "answer"))
         for (of, page), rows in itertools.product(_measured_curves.PUBLISHED.items(), (0.0, 0.5, 0.8, 0.9)):
-            x, y = _measured_curves.printed(of, rows, _measured_curves.FULL[of])
+            x, y = _measured_curves.printed(of, rows, _measured_curves.full(of))
             found = claims.one_curve(x, y, _measured_curves.layout(of, 15).causes)
             print(row(page, rows, f"{found.word}, p = {found.p:.2g}: {found.why}"))
         return 0

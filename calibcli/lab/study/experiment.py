@@ -7,14 +7,14 @@ import dataclasses
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from calibcli.core.errors import InputError, UsageError, did_you_mean
+from calibcli.core.errors import InputError, UsageError, did_you_mean, printable
 from calibcli.core.files import reading
 from calibcli.core.options import Rows, Seeds, values
 from calibcli.core.registries import Entry
@@ -280,6 +280,17 @@ def text_of(name: str) -> tuple[str, str]:
         return path.read_text("utf-8"), str(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}", "pass a TOML file") from None
+
+
+def differences(
+    there: Mapping[str, Any], here: Mapping[str, Any], names: Iterable[str], told: Callable[[Any], str] = str
+) -> str:
+    """Say in what a folder differs from what is asked: `lr 0.1 there, 0.2 here; ...`, "" if in nothing."""
+    return "; ".join(
+        f"{name} {printable(told(there.get(name)), 80)} there, {printable(told(here.get(name)), 80)} here"
+        for name in names
+        if there.get(name) != here.get(name)
+    )
 
 
 def refuse_weights(name: str) -> None:

@@ -28,6 +28,7 @@ from calibcli.lab.study.experiment import (
     PrintedNumbers,
     Study,
     StudyClaim,
+    differences,
     refuse_weights,
     table_of,
     wanted,
@@ -71,13 +72,9 @@ def keep(study: Study, save: Path) -> None:
     if path.is_file():
         kept, _ = _read(path.read_text("utf-8"), str(path))  # compared, so that none of its code has to run
         there, here = _identity(kept), _identity(study)
-        differing = [
-            f"{name} {_told(there.get(name))} there, {_told(here.get(name))} here"
-            for name in {**there, **here}
-            if there.get(name) != here.get(name) and (name in there or not name.startswith("arm "))  # may be added
-        ]
-        if differing:
-            raise UsageError(f"{path} belongs to another study: {'; '.join(differing)}", "pass another --save folder")
+        names = [name for name in {**there, **here} if name in there or not name.startswith("arm ")]  # may be added
+        if differing := differences(there, here, names, lambda one: "none" if one is None else _toml(one)):
+            raise UsageError(f"{path} belongs to another study: {differing}", "pass another --save folder")
     with atomic(path) as temporary:
         temporary.write_text(written(study), "utf-8")
 
@@ -87,10 +84,6 @@ def _identity(study: Study) -> dict[str, Any]:
     fields = [f.name for f in dataclasses.fields(Study) if f.name not in (*FREE, "options", "arms")]
     arms = {f"arm {arm.name}": {k: v for k, v in _arm(arm).items() if v != {} and k != "name"} for arm in study.arms}
     return {**{name: getattr(study, name) for name in fields}, **study.options, **arms}
-
-
-def _told(value: Any) -> str:
-    return "none" if value is None else printable(_toml(value), 80)
 
 
 def written(study: Study) -> str:
@@ -396,14 +389,16 @@ def _claim(table: Any, where: _Where) -> StudyClaim:
     return StudyClaim(str(table["id"]), str(table["text"]), kinds[0], dict(keys), str(table.get("premise", "")))
 
 
+def _measurable() -> dict[str, tuple[str, ...]]:
+    """Return the names that each list of [measure] may have; scalers are specs, and moments numbers."""
+    return {"metrics": tuple(readings.names()), "curvature": CURVATURE, "losses": ("ce", "train"), "log": LOGGED}
+
+
 def _measuring(asked: str, study: Study) -> str:
     """Return the lines of a recipe by which a number would be measured, the fewest; "" where none would."""
     every: dict[str, tuple[Any, ...]] = {
-        "metrics": tuple(readings.names()),
+        **_measurable(),
         "scalers": tuple(entry.name for entry in METHODS),
-        "curvature": CURVATURE,
-        "losses": ("ce", "train"),
-        "log": LOGGED,
         "moments": tuple(int(moment) for moment in re.findall(r" at (100|[1-9]\d?)%$", asked)),
     }
     extra = {key: [value for value in values if value not in getattr(study, key)] for key, values in every.items()}
@@ -433,14 +428,10 @@ def _check(study: Study, where: _Where) -> None:
     for kind, called in (("arms", names), ("claims", [claim.id for claim in study.claims])):
         for twice in sorted({name for name in called if called.count(name) > 1}):
             raise UsageError(f"{where.source}: two {kind} are called '{twice}'", "give each a name of its own")
-    for kind, names_used, allowed in (
-        ("metric", study.metrics, readings.names()),
-        ("quantity", study.curvature, CURVATURE),
-        ("loss of a curvature", study.losses, ("ce", "train")),
-        ("number of the log", study.log, LOGGED),
-    ):
-        for name in names_used:
-            where.among(name, allowed, f"a study has no {kind} '{name}'")
+    kinds = {"metrics": "metric", "curvature": "quantity", "losses": "loss of a curvature", "log": "number of the log"}
+    for key, allowed in _measurable().items():
+        for name in getattr(study, key):
+            where.among(name, allowed, f"a study has no {kinds[key]} '{name}'")
     if not (names and study.arch and study.seeds > 0):
         lacking = "arms" if not names else "networks" if not study.arch else "seeds"
         raise UsageError(f"{where.source} has no {lacking}", "write [[arm]], [axes] arch = [...] and seeds = 5")

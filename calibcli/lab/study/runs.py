@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.core.errors import InputError, UsageError, printable
+from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, guarding, samples, sha256
 from calibcli.core.result import Result
-from calibcli.lab.study.experiment import ALONG, POINTS, TRAIN, Arm, Study
+from calibcli.lab.study.experiment import ALONG, POINTS, TRAIN, Arm, Study, differences
 from calibcli.lab.training.batches import STANDARDISED, Parts
 from calibcli.lab.training.fit import begin, changed, run_all
 from calibcli.lab.training.options import Setup, Training
@@ -172,12 +172,7 @@ def done(save: Path, run: StudyRun, fields: Mapping[str, Any]) -> bool:
     saved = record(save, run)
     if saved and (there := saved.get("is")) != fields:
         there = there if isinstance(there, dict) else {}
-        differing = "; ".join(
-            f"{name} {printable(str(there.get(name)), 80)} there, {printable(str(here), 80)} here"
-            for name, here in fields.items()
-            if there.get(name) != here
-        )
-        problem = f"{save / run.folder} holds another run: {differing}"
+        problem = f"{save / run.folder} holds another run: {differences(there, fields, fields)}"
         raise UsageError(problem, "pass another --save folder, or remove that one")
     return bool(saved)
 
