@@ -1479,7 +1479,9 @@ def test_the_reports_show_their_numbers() -> None:
     for page in pages:
         text = page.read_text(encoding="utf-8")
         assert studies.written(page) == text, "run `python docs/studies.py`"
-        assert page.stem.removesuffix("-medium") in experiment.built_in()
+        facts = studies.result(page.stem).facts  # a page is of one study, and of one of its sizes where it says so
+        assert facts["study"] in experiment.built_in()
+        assert page.stem in (facts["study"], f"{facts['study']}-{facts.get('size', '')}")
         assert f"{page.stem}.svg" in text
     now = analytic.computed(parsing.parse(*experiment.text_of("focal-shape"), size="small"))
     then = Result.from_json((ROOT / "docs" / "studies" / "focal-shape.json").read_bytes())
