@@ -222,9 +222,18 @@ class Published:
 
     def full(self, row: PrintedNumbers, data: str) -> bool:
         """Whether it was run at the size of the paper, on its network, data and test rows."""
+        return self.result.facts.get("size") == "paper" and self.of_paper(row, data)
+
+    def of_paper(self, row: PrintedNumbers, data: str) -> bool:
+        """Whether it has the network, data and test rows of a printed row, if not all of its training."""
         facts = self.result.facts
-        here = f"--data {ARCHIVES[data]}" in facts["command"] and facts.get("size") == "paper"
+        here = f"--data {ARCHIVES[data]}" in facts["command"]
         return here and (self.network, facts.get("rows")) == (row.network, row.rows)
+
+    def within(self, row: PrintedNumbers, name: str) -> bool:
+        """Whether the interval of its number has the printed one inside."""
+        one = next(e for e in self.result.estimates if e.name == name and e.scope == row.arm)
+        return one.low is not None and one.high is not None and one.low <= row.numbers[name] <= one.high
 
     @property
     def _page(self) -> str:
@@ -251,11 +260,11 @@ def published() -> list[Published]:
 
 
 def counts(studies: list[Published]) -> Iterator[str]:
-    """A table of how many printed cells were run, and one of how many of these have the sign that is printed.
+    """Tables of how many printed cells were run, have the printed sign, and have the printed number in their interval.
 
-    A cell is a number of a loss on a network and data set; temperatures are no cells of their own. It is run in full if
-    a study has its network and test rows, and at a smaller size if one has its loss and its metric. Its sign is that of
-    the difference from cross-entropy.
+    A cell is a number of a loss on a network and data set; temperatures are no cells of their own, and are counted by
+    themselves. It is run in full if a study of the paper's size has its network and test rows, and otherwise if one has
+    its loss and its metric. Its sign is that of the difference from cross-entropy.
     """
     table = table_of("mukhoti2020.csv")
     groups = dict.fromkeys((row.network, row.data) for row in table)
@@ -275,7 +284,7 @@ def counts(studies: list[Published]) -> Iterator[str]:
         "data",
         "printed cells",
         "run in full",
-        "at a smaller size",
+        "at a smaller size, or trained otherwise",
         "not run",
         "recipe",
         "cost in full",
@@ -284,36 +293,59 @@ def counts(studies: list[Published]) -> Iterator[str]:
     yield markdown(
         Table(name="counts", columns=heads, rows=rows, title="Printed cells of Mukhoti et al. that were run")
     )
-    signs: list[list[Cell]] = []
+    signs, intervals = [], []
     for one in ours:
         for data in (data for network, data in groups if network == one.paper.arch[0]):
-            base = next(row for row in table if (row.network, row.data, row.arm) == (one.paper.arch[0], data, "CE"))
-            pairs = [
-                (
-                    (row.numbers[name] > base.numbers[name]) - (row.numbers[name] < base.numbers[name]),
-                    one.sign(row.arm, name),
-                )
-                for row in table
-                if (row.network, row.data) == (base.network, data) and row.arm != "CE"
-                for name in cells_of(row)
-                if name in base.numbers and one.has(row.arm, name) and one.has("CE", name)
-            ]
-            same = sum(theirs == mine for theirs, mine in pairs)
-            signs.append([f"[{one.name}](studies/{one.name}.md)", data, len(pairs), same, len(pairs) - same])
-    heads = ["ours", "printed, of", "cells beside that of CE", "the sign that is printed", "another sign"]
+            printed_rows = [row for row in table if (row.network, row.data) == (one.paper.arch[0], data)]
+            base = next(row for row in printed_rows if row.arm == "CE")
+            link = f"[{one.name}](studies/{one.name}.md)"
+            signs.append([link, data])
+            if one.of_paper(base, data):
+                intervals.append([link, data])
+            for names_of in (cells_of, temperatures_of):
+                measured = [(row, name) for row in printed_rows for name in names_of(row) if one.has(row.arm, name)]
+                pairs = [(row, name) for row, name in measured if row.arm != "CE" and name in base.numbers]
+                same = sum(_sign(row, base, name) == one.sign(row.arm, name) for row, name in pairs)
+                signs[-1] += [len(pairs), same, len(pairs) - same]
+                if one.of_paper(base, data):
+                    within = sum(one.within(row, name) for row, name in measured)
+                    intervals[-1] += [len(measured), within, len(measured) - within]
+    heads = ["ours", "printed, of"]
+    by_sign = ["cells beside that of CE", "the sign that is printed", "another sign"]
+    by_sign += ["temperatures beside that of CE", "the printed sign of these", "another sign of these"]
     yield markdown(
         Table(
             name="signs",
-            columns=heads,
+            columns=[*heads, *by_sign],
             rows=signs,
-            title="Cells at a smaller size, by the sign of their difference from cross-entropy",
+            title="Cells at a smaller size, or trained otherwise, by the sign of their difference from cross-entropy",
         )
     )
+    by_interval = ["cells", "printed within our 95 % interval", "outside"]
+    by_interval += ["temperatures", "of these within", "of these outside"]
+    yield markdown(
+        Table(
+            name="intervals",
+            columns=[*heads, *by_interval],
+            rows=intervals,
+            title="Cells of the paper's network and test rows, by our interval",
+        )
+    )
+
+
+def _sign(row: PrintedNumbers, base: PrintedNumbers, name: str) -> int:
+    """The sign of the printed difference of a loss from cross-entropy."""
+    return (row.numbers[name] > base.numbers[name]) - (row.numbers[name] < base.numbers[name])
 
 
 def cells_of(row: PrintedNumbers) -> list[str]:
     """The numbers of a printed row that are cells: not the temperatures, which stand in brackets beside others."""
     return [name for name in row.numbers if not name.startswith("temperature")]
+
+
+def temperatures_of(row: PrintedNumbers) -> list[str]:
+    """The best temperatures of a printed row, those in brackets."""
+    return [name for name in row.numbers if name.startswith("temperature")]
 
 
 def cells(studies: list[Published]) -> Iterator[str]:

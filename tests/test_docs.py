@@ -431,7 +431,8 @@ def test_the_power_that_a_page_states_is_the_measured_one() -> None:
 def test_the_printed_cells_are_counted() -> None:
     """Against the table of the paper and a result, read without the package."""
     page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-    told = re.findall(r"(?m)^\| (\S+) \| (CIFAR\S+|20 News\w+|Stanf.*?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", page)
+    four = r"(\d+) \| (\d+) \| (\d+) \| (\d+) \| [a-z]"
+    told = re.findall(rf"(?m)^\| (\S+) \| (CIFAR\S+|20 News\w+|Stanf.*?) \| {four}", page)
     with (ROOT / "calibcli" / "lab" / "study" / "builtin" / "mukhoti2020.csv").open(encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     cell = [key for key in lines[0] if re.match("error|nll|ece|adaece|mce|high_", key)]
@@ -452,6 +453,13 @@ def test_the_printed_cells_are_counted() -> None:
     ]
     same = sum(np.sign(a) == np.sign(b) for a, b in pairs)
     assert f"20 Newsgroups | {len(pairs)} | {same} | {len(pairs) - same} |" in page
+    within = []
+    for one in json.loads((ROOT / "docs" / "studies" / "sentiment-full-width.json").read_bytes())["estimates"]:
+        line = next(line for line in lines if (line["network"], line["arm"]) == ("tree_lstm", one["scope"]))
+        name, _, read_otherwise = one["name"].partition(" unrenormalised")  # as the paper reads the Treebank
+        if one["name"] != name and not read_otherwise and name in cell and line[name]:
+            within.append(one["low"] <= float(line[name]) <= one["high"])
+    assert f"Treebank | {len(within)} | {sum(within)} | {len(within) - sum(within)} |" in page
 
 
 def test_the_table_of_studies_counts_their_verdicts() -> None:

@@ -15,7 +15,7 @@ from test_study_curves import refusal
 from calibcli.lab.study import claims, experiment, parsing
 from calibcli.lab.study import runs as work
 from calibcli.lab.study.claims import MeasuredArm
-from calibcli.lab.study.report import report
+from calibcli.lab.study.report import JudgedClaim, report
 
 ROOT = Path(__file__).parent.parent
 RECIPE = """
@@ -98,6 +98,26 @@ def test_what_is_of_the_run_itself_is_told_from_what_all_runs_go_through() -> No
     assert claims.tracks(moments(x[:4]), moments(x[:4]), own=True).word == "no verdict"
 
 
+def test_a_correlation_that_could_have_been_shown_is_one_and_five_runs_have_too_few_orders_for_many_claims() -> None:
+    """`benchmarks/shown.py` has the shares of studies that find a correlation of this size."""
+    for own in (False, True):
+        sizes = []
+        for link in (0.0, 0.8):
+            rng = np.random.default_rng(2)
+            logged = rng.standard_normal((60, 2, 5, 20)).cumsum(axis=-1)  # studies, x and y, runs, moments
+            found = [claims.tracks(moments(x), moments(link * x + (1 - link**2) ** 0.5 * e), own) for x, e in logged]
+            sizes.append([np.median([one.difference.shown(m) for one in found if one.difference]) for m in (1, 11, 99)])
+            assert {one.least_p for one in found} == {1 / 120 if own else 0.0}
+        assert sizes[0] == pytest.approx(sizes[1], rel=0.5 if own else 0.25)
+        assert sizes[0][0] == pytest.approx(0.35, abs=0.06)
+        assert sizes[0][0] < sizes[0][1] < sizes[0][2] < 1
+    study = parsing.parse(RECIPE, "along.toml")
+    judged = JudgedClaim("own", study.claims[0], found[0], counted=False)
+    assert judged.could_have_shown(5) is not None
+    assert judged.could_have_shown(11) is None
+    assert judged.too_few(11) == "its p is 0.0083 or more, too much for the first of 11 claims"
+
+
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
     sys.path.append(str(ROOT / "benchmarks"))
@@ -140,6 +160,8 @@ def test_the_curvature_of_a_log_is_that_of_all_validation_rows_at_its_moments(tm
     assert tail.estimate is not None
     assert tail.estimate.value == pytest.approx(np.mean(each))
     assert "other rows are not counted" in tail.estimate.how
+    [drawn] = [plot for plot in found.plots if plot.name == "claims correlation of trace and margin_tail"]
+    assert [curve.label for curve in drawn.curves] == ["", "these rows alone"]
     assert found.facts["checks"] == "1 of 1 pass"
     table = next(table for table in found.tables if table.name.startswith("arms "))
     of_changed = dict(zip(table.columns, next(row for row in table.rows if row[0] == "CE permuted"), strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,16 @@ MeasuredArms = Mapping[str, Mapping[str, Mapping[str, MeasuredArm]]]  # by netwo
 
 
 def strip(
-    study: Study, judged: Mapping[str, tuple[StudyClaim, ClaimVerdict]], printed: Mapping[str, float | None]
+    study: Study,
+    judged: Mapping[str, tuple[StudyClaim, ClaimVerdict]],
+    counted: Collection[str],
+    printed: Mapping[str, float | None],
 ) -> list[Plot]:
     """Draw each claim's difference with both error bars and the paper's own value; a panel for each metric.
 
     Args:
-        own: the paper's own difference by name of the claim, where it has one.
+        counted: the names of claims whose error over rows is known; the others have the bar of these rows alone.
+        printed: the paper's own difference by name of the claim, where it has one.
     """
     kinds: dict[str, list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]]] = {}
     for name, (claim, verdict) in judged.items():
@@ -31,26 +35,29 @@ def strip(
             if claim.against and claim.entry.traits.moments:
                 kind = f"correlation of {claim.keys['metric']} and {claim.against}"
             kinds.setdefault(kind, []).append((name, claim, verdict, verdict.difference))
-    return [_forest(study, kind, entries, printed) for kind, entries in kinds.items()]
+    return [_forest(study, kind, entries, counted, printed) for kind, entries in kinds.items()]
 
 
 def _forest(
     study: Study,
     kind: str,
     entries: list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]],
+    counted: Collection[str],
     printed: Mapping[str, float | None],
 ) -> Plot:
     x = [float(i) for i in range(len(entries))]
-    value = [mean.value for *_, mean in entries]
 
     def bars(label: str, role: str, rows: bool) -> Curve:
-        low, high = zip(*(mean.interval(rows) for *_, mean in entries), strict=True)
-        return Curve(label=label, kind="points", role=role, x=x, y=value, low=low, high=high)
+        at = [(float(i), mean) for i, (name, *_, mean) in enumerate(entries) if name in counted or not rows]
+        ends = [mean.interval(rows) for _, mean in at]
+        x, y = [i for i, _ in at], [mean.value for _, mean in at]
+        low, high = ([end[side] for end in ends] for side in (0, 1))
+        return Curve(label=label, kind="points", role=role, x=x, y=y, low=low, high=high)
 
     paper_values = [printed.get(name) for name, *_ in entries]
     curves = [
         Curve(label="", kind="hline", role="ideal", y=[0.0]),
-        bars("seeds and rows", "model", True),
+        *[bar for bar in [bars("seeds and rows", "model", True)] if bar.x],
         bars("these rows alone", "before", False),
     ]
     if any(one is not None for one in paper_values):

@@ -81,12 +81,14 @@ class SeedMean:
     Attributes:
         seeds, rows: variances of the mean that come from either.
         count: of the seeds, or one more than the degrees of freedom of their variance.
+        correlation: whether it is a mean of correlations, which spread less the closer they are to 1.
     """
 
     value: float
     seeds: float
     rows: float
     count: float
+    correlation: bool = False
 
     @classmethod
     def of(cls, arm: MeasuredArm) -> SeedMean:
@@ -139,8 +141,11 @@ class SeedMean:
 
         It is half the width of the interval at the level 1 - α / `claims`, where Holm's correction begins, and half of
         that at 2 x `POWER` - 1: the sum of the two quantiles times the error (Bloom 1995), for seeds and rows apart.
+        Correlations spread in proportion to 1 - r² about their mean r; on the scale of Fisher's z (1915) they spread
+        alike everywhere, so the sum is taken there.
         """
-        return self.half(1 - (1 - LEVEL) / max(claims, 1)) + self.half(2 * POWER - 1)
+        shown = self.half(1 - (1 - LEVEL) / max(claims, 1)) + self.half(2 * POWER - 1)
+        return math.tanh(shown / (1 - self.value**2)) if self.correlation and abs(self.value) < 1 else shown
 
     def needed(self) -> tuple[int | None, float | None]:
         """Return the number of seeds that would decide the sign at these values, or else how many times the rows.
@@ -166,6 +171,7 @@ class ClaimVerdict:
         p: p-value of the hypothesis that must be refuted for the word; corrected for the number of claims by `holm`.
         difference: the one that decides, or the worst of several.
         seeds_needed, rows_times: the number of seeds, or the factor on the rows, that would decide.
+        least_p: the smallest p-value that its test can give, one in the number of orders that it compares.
     """
 
     word: Word
@@ -174,6 +180,7 @@ class ClaimVerdict:
     seeds_needed: int | None = None
     rows_times: float | None = None
     why: str = ""
+    least_p: float = 0.0
 
 
 def less(a: MeasuredArm, b: MeasuredArm) -> ClaimVerdict:
@@ -321,7 +328,7 @@ def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, drawn: 
         return ClaimVerdict("undecided", why="a run lacks one of these numbers")
     mean = SeedMean.of(slopes.times(-sign))
     rises, p = _permuted(u, v)
-    verdict = ClaimVerdict("holds" if rises == sign else "reversed", p, mean)
+    verdict = ClaimVerdict("holds" if rises == sign else "reversed", p, mean, least_p=1 / len(_orders(len(x))))
     return _decided(verdict, why=f"{len(x)} arms do not show it")
 
 
@@ -479,17 +486,18 @@ def tracks(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], own: bool = False
     pairs = _ranked(of_y) @ _ranked(of_x).T  # (S, S): of each run's y with each run's x
     alone, count = pairs.diagonal(), len(pairs)
     if not own:
-        mean = SeedMean.of(MeasuredArm(alone))
+        mean = replace(SeedMean.of(MeasuredArm(alone)), correlation=True)
         return _decided(ClaimVerdict("holds" if mean.value > 0 else "reversed", mean.p(), mean))
     if count < FEWEST_DRAWN:
         return ClaimVerdict("no verdict", why=f"telling runs apart takes {FEWEST_DRAWN} seeds")
     others = (pairs.sum(axis=0) + pairs.sum(axis=1) - 2 * alone) / (2 * (count - 1))
-    mean = SeedMean.of(MeasuredArm(alone - others))
+    mean = replace(SeedMean.of(MeasuredArm(alone - others)), correlation=True)
     sums = pairs[np.arange(count), _orders(count)].sum(axis=1)
     off = np.abs(sums - pairs.mean() * count)
     p = float((off >= off[0] * (1 - 1e-9)).mean())
     why = f"{count} seeds do not tell a run's own from that of others"
-    return _decided(ClaimVerdict("holds" if mean.value > 0 else "reversed", p, mean), why=why)
+    verdict = ClaimVerdict("holds" if mean.value > 0 else "reversed", p, mean, least_p=1 / len(_orders(count)))
+    return _decided(verdict, why=why)
 
 
 def _ranked(values: Floats) -> Floats:

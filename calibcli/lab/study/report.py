@@ -63,9 +63,15 @@ class JudgedClaim:
 
     def could_have_shown(self, decided: int) -> float | None:
         """Return the smallest difference that its seeds and rows show, of so many claims; None if it is about none."""
-        if self.verdict.difference is None or not self.claim.entry.traits.difference:
+        if self.verdict.difference is None or not self.claim.entry.traits.difference or self.too_few(decided):
             return None
         return self.verdict.difference.shown(decided)
+
+    def too_few(self, decided: int) -> str:
+        """Say that of so many claims its test cannot decide this one first, as it compares too few orders; else ""."""
+        if self.verdict.least_p * decided < 1 - LEVEL:
+            return ""
+        return f"its p is {self.verdict.least_p:.2g} or more, too much for the first of {decided} claims"
 
 
 def report(study: Study, save: Path, expect: bool = False) -> Result:
@@ -121,6 +127,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
                 *figures.strip(
                     study,
                     {one.name: (one.claim, one.verdict) for one in judged},
+                    {one.name for one in judged if one.counted},
                     {name: printed for name, *_, printed in scoped},
                 ),
                 *figures.along(study, arms_by_network),
@@ -262,8 +269,9 @@ def _verdicts(study: Study, judged: Sequence[JudgedClaim]) -> Table:
             could = judgement.could_have_shown(decided)
             counted = interval if judgement.counted else "rows are not counted"
             cells = [value, counted, alone, "" if could is None else f"{could:.2g}"]
-        p = judgement.verdict.p if judgement.counted and judgement.verdict.word in claims.JUDGED else ""
-        rows.append([judgement.name, judgement.claim.text, judgement.verdict.word, *cells, p, _more(judgement.verdict)])
+        verdict = judgement.verdict
+        p = verdict.p if judgement.counted and verdict.word in claims.JUDGED else ""
+        rows.append([judgement.name, judgement.claim.text, verdict.word, *cells, p, _more(judgement, decided)])
     heads = ["claim", "text", "verdict", "value", "seeds and rows", "these rows alone"]
     heads += ["could have shown", "p (Holm)", "would decide"]
     title = f"Claims, {number_format.count_text(study.seeds, 'seed')}, {LEVEL:.0%} intervals"
@@ -279,9 +287,12 @@ def _counted(study: Study, claim: StudyClaim, arms: dict[str, dict[str, Measured
     return bool(numbers) and all(number.draws is not None for number in numbers)
 
 
-def _more(verdict: ClaimVerdict) -> str:
+def _more(judgement: JudgedClaim, decided: int) -> str:
+    verdict = judgement.verdict
     if verdict.word != "undecided":
         return verdict.why
+    if too_few := judgement.too_few(decided):
+        return too_few
     if verdict.seeds_needed:
         return f"about {verdict.seeds_needed} seeds" + (f" ({verdict.why})" if verdict.why else "")
     if verdict.rows_times and np.isfinite(verdict.rows_times):
@@ -420,7 +431,7 @@ def _check(judgement: JudgedClaim, expect: bool, decided: int) -> Check:
         estimate=estimate,
         scope=judgement.name,
         outcome=OUTCOMES[judgement.verdict.word],
-        message=": ".join(filter(None, (judgement.verdict.word, _more(judgement.verdict)))),
+        message=": ".join(filter(None, (judgement.verdict.word, _more(judgement, decided)))),
         fatal=expect and not described,
     )
 
