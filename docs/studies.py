@@ -293,7 +293,8 @@ def counts(studies: list[Published]) -> Iterator[str]:
     yield markdown(
         Table(name="counts", columns=heads, rows=rows, title="Printed cells of Mukhoti et al. that were run")
     )
-    signs, intervals = [], []
+    signs: list[list[Cell]] = []
+    intervals: list[list[Cell]] = []
     for one in ours:
         for data in (data for network, data in groups if network == one.paper.arch[0]):
             printed_rows = [row for row in table if (row.network, row.data) == (one.paper.arch[0], data)]
