@@ -5,7 +5,8 @@ trace and y the confidence gap. A seed moves x and y of an arm. Every row has an
 part, and all arms by the correlation `rows` (.8, as on digits). Either 200 draws of 300 rows are judged, or the
 moments: the covariance of what the rows do, as it is. A step and a shift are in units of SE, the standard error of an
 arm's y beside the others, without what the rows do to all of them, with as many seeds as were published; y
-ranges as the published arms do.
+ranges as the published arms do. Truths of the family `SHARP` are no such polynomials: they are scaled so that the best
+one misses them by a given number of SE, with as many seeds as are judged.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class Curved(NamedTuple):
         rows: correlation of what a row does to two arms.  link: of what seeds and rows do to x and y.
         cause: correlation of what a seed does to the arms of a cause.  moments: judged from moments, not from draws.
         noise: factor on what seeds and rows do.  line: the claim is `alike`, one straight line.
+        miss: by how many SE the best polynomial of the highest degree misses y, which is scaled so; or 0.
     """
 
     of: str
@@ -102,6 +104,7 @@ class Curved(NamedTuple):
     moments: bool = False
     noise: float = 1.0
     line: bool = False
+    miss: float = 0.0
 
     def judge(self, x: list[MeasuredArm], y: list[MeasuredArm]) -> ClaimVerdict:
         causes = layout(self.of, self.arms).causes
@@ -154,12 +157,20 @@ def layout(of: str, arms: int) -> Layout:
     return Layout(np.array(x), np.array(y), t, np.stack(noise), causes)
 
 
-def means(of: Curved) -> tuple[np.ndarray, np.ndarray]:
-    """x and y of all arms in truth."""
+def left(of: Curved, y: np.ndarray) -> float:
+    """By how much the polynomial of the highest degree that fits best (least squares) misses y where it is worst."""
+    t, degree = layout(of.of, of.arms).t, min(claims.MOST_CURVED, (of.arms - 1) // 2 - 1)
+    return float(np.abs(np.polynomial.Chebyshev.fit(t, y, degree)(t) - y).max())
+
+
+def means(of: Curved, seeds: int) -> tuple[np.ndarray, np.ndarray]:
+    """x and y of all arms in truth; y depends on the number of seeds where SE with so many are its unit."""
     arms = layout(of.of, of.arms)
     if of.truth is None:
         return arms.x, arms.y
     y = of.truth(arms.x, arms.t, arms.se(of))
+    if of.miss:
+        return arms.x, y * (of.miss * arms.se(of, seeds) / left(of, y))
     if np.ptp(y) > 2.5 * arms.se(of):  # all but steps, and what is flat
         y = y * (np.ptp(arms.y) / np.ptp(y))
     cause, by = of.shift
@@ -174,15 +185,18 @@ def means(of: Curved) -> tuple[np.ndarray, np.ndarray]:
 
 def follows(of: Curved, seeds: int) -> float:
     """By how many SE of an arm with so many seeds the best polynomial of the highest degree misses the truth."""
-    arms, (_, y) = layout(of.of, of.arms), means(of)
-    degree = min(claims.MOST_CURVED, (of.arms - 1) // 2 - 1)
-    return float(np.abs(np.polynomial.Chebyshev.fit(arms.t, y, degree)(arms.t) - y).max() / arms.se(of, seeds))
+    return left(of, means(of, seeds)[1]) / layout(of.of, of.arms).se(of, seeds)
+
+
+def spans(of: Curved, seeds: int) -> float:
+    """How many SE of an arm with so many seeds the truth ranges over."""
+    return float(np.ptp(means(of, seeds)[1])) / layout(of.of, of.arms).se(of, seeds)
 
 
 def measured(of: Curved, seeds: int, n: int, rng: np.random.Generator, run: int) -> tuple[list[MeasuredArm], ...]:
     """x and y of each arm, (S,) values and (S, B) draws of at most `ROWS` rows, with errors of published ones."""
     n = min(n, ROWS)
-    arms, (x, y) = layout(of.of, of.arms), means(of)
+    arms, (x, y) = layout(of.of, of.arms), means(of, seeds)
     count, spreads = len(x), of.noise * arms.spreads.transpose(1, 2, 0)  # (2: seeds and rows, 2: x and y, A)
 
     def linked(*shape: int) -> np.ndarray:
@@ -260,8 +274,28 @@ def step(by: float) -> Truth:
     return lambda x, t, se: by * se * (t > np.median(t))
 
 
+def risen(place: float) -> Truth:
+    return lambda x, t, se: 1.0 * (t > place)
+
+
+def kinked(place: float) -> Truth:
+    return lambda x, t, se: np.maximum(0, t - place)
+
+
+def levelling(steep: float) -> Truth:
+    return lambda x, t, se: np.tanh(steep * t)
+
+
 SMOOTH = {"c/x": inverse, "saturating": saturating, "U": bent, "flat": flat}
 STEPS = {"step of 1 SE": step(1), "step of 2 SE": step(2)}
+SUDDEN = {"a step at -.3": risen(-0.3), "tanh 8t": levelling(8)}
+BENDS = {  # with the misses, in SE: on digits a small one is hardly ever noticed
+    "digits": ({**SUDDEN, "a bend at 0": kinked(0.0)}, (1.0, 2.0)),
+    "medium": (
+        {**SUDDEN, "a step at .7": risen(0.7), "a bend at .5": kinked(0.5), "tanh 2t": levelling(2)},
+        (0.5, 0.75, 1.0),
+    ),
+}
 FAMILIES: dict[str, Curved] = {}
 POWER: dict[str, Curved] = {}
 for _of in PUBLISHED:
@@ -317,3 +351,8 @@ for _of in PUBLISHED:
         FAMILIES[f"{_of}: {_cause} {_under} by the margin, {_arms} arms, rows {_rows:g}".replace(" 0.", " .")] = Curved(
             _of, saturating, _arms, (_cause, 0.0), _share, holds=True, turned=False, rows=_rows, noise=0.3
         )
+SHARP = {
+    f"{_of}: {_name}, {_arms} arms, off by {_miss:g} SE".replace(" 0.", " ."): Curved(_of, _truth, _arms, miss=_miss)
+    for _of, (_truths, _misses) in BENDS.items()
+    for _arms, (_name, _truth), _miss in itertools.product((9, 15, 20), _truths.items(), _misses)
+}

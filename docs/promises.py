@@ -139,11 +139,16 @@ PROMISES = {
     ),
     "Studies": (
         Promise(
-            "A claim is called true, or reversed, wrongly in about 5 % of studies: in no measured setting surely in "
-            "more than 6 %.",
+            "A claim is called true, or reversed, wrongly in about 5 % of studies, but for three kinds that *Ends* "
+            "names: in no measured setting surely in more than 6 %.",
             "The interval of a study covers",
             "About the networks, data and sizes of the study, and no others. Among many settings of 200 or 320 "
-            "simulated studies the largest share was 7.5 %, which chance explains.",
+            "simulated studies the largest share was 7.5 %, which chance explains. Three kinds have settings in which "
+            "they mislead more often: [`one_curve`](measured/study-curves.md#a-bend-is-taken-for-a-cause) takes a "
+            "bend or a step for a cause (in up to 26 % if the best polynomial misses an arm by one standard error, "
+            "and more often the sharper it is), phases of training make plain "
+            "[`tracks`](measured/study-measured.md#two-numbers-along-training) hold, and validation rows that move T "
+            "unseen make [`depends`](measured/study-drawn.md) find the trace.",
         ),
     ),
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmark_scripts import script
 from scipy import optimize, stats
 
 from calibcli.core.errors import UsageError
@@ -169,6 +170,24 @@ def test_curves_are_rarely_refuted_and_causes_are_found(bench: ModuleType, famil
     words = [curved.judge(*bench.measured(curved, 4, 200, rng, run)).word for run in range(12)]
     assert least <= words.count("reversed") <= most
     assert bench.follows(curved, 4) <= 1 or least
+
+
+def test_sharp_truths_are_missed_by_as_much_as_they_say(bench: ModuleType) -> None:
+    for name, curved in bench.SHARP.items():
+        assert name.endswith(f"{curved.arms} arms, off by {f'{curved.miss:g}'.removeprefix('0')} SE")
+        for seeds in bench.SEEDS:
+            assert bench.follows(curved, seeds) == pytest.approx(curved.miss)
+
+
+def test_the_test_with_an_allowance_is_the_claim_if_nothing_is_allowed(bench: ModuleType) -> None:
+    allowance, curved = script("curve_allowance"), bench.POWER["medium: as published"]
+    x, y = bench.measured(curved, 4, 200, np.random.default_rng(5), 0)
+    causes = bench.layout(curved.of, curved.arms).causes
+    plain, *allowed = allowance.judged(x, y, causes, (0.0, 1.0))
+    assert plain == pytest.approx(claims.one_curve(x, y, causes).p)
+    assert allowed[0] == pytest.approx(plain, rel=1e-3)
+    assert allowed[0] < allowed[1]
+    assert allowed[2] < allowed[3]
 
 
 def test_a_margin_may_be_a_share_of_the_base() -> None:
