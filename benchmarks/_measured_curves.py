@@ -6,7 +6,8 @@ part, and all arms by the correlation `rows` (.8, as on digits). Either 200 draw
 moments: the covariance of what the rows do, as it is. A step and a shift are in units of SE, the standard error of an
 arm's y beside the others, without what the rows do to all of them, with as many seeds as were published; y
 ranges as the published arms do. Truths of the family `SHARP` are no such polynomials: they are scaled so that the best
-one misses them by a given number of SE, with as many seeds as are judged.
+one misses them by a given number of SE, with as many seeds as are judged. `ALLOWED` are those that are missed by 1 SE,
+where the claim allows for that (`miss = 1`), and `ALLOWED_POWER` causes that are off by more.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Curved(NamedTuple):
         cause: correlation of what a seed does to the arms of a cause.  moments: judged from moments, not from draws.
         noise: factor on what seeds and rows do.  line: the claim is `alike`, one straight line.
         miss: by how many SE the best polynomial of the highest degree misses y, which is scaled so; or 0.
+        allowed: the claim is asked with this `miss`.
     """
 
     of: str
@@ -105,6 +107,7 @@ class Curved(NamedTuple):
     noise: float = 1.0
     line: bool = False
     miss: float = 0.0
+    allowed: float = 0.0
 
     def judge(self, x: list[MeasuredArm], y: list[MeasuredArm]) -> ClaimVerdict:
         causes = layout(self.of, self.arms).causes
@@ -116,7 +119,7 @@ class Curved(NamedTuple):
                     for cause, arms in levels.items()
                 }
             )
-        return claims.one_curve(x, y, causes, f"{100 * MARGIN:g}%")
+        return claims.one_curve(x, y, causes, f"{100 * MARGIN:g}%", self.allowed)
 
 
 class Layout(NamedTuple):
@@ -355,4 +358,12 @@ SHARP = {
     f"{_of}: {_name}, {_arms} arms, off by {_miss:g} SE".replace(" 0.", " ."): Curved(_of, _truth, _arms, miss=_miss)
     for _of, (_truths, _misses) in BENDS.items()
     for _arms, (_name, _truth), _miss in itertools.product((9, 15, 20), _truths.items(), _misses)
+}
+ALLOWED = {
+    f"{_of}: {_name}, {_arms} arms, off by 1 SE": Curved(_of, _truth, _arms, miss=1.0, allowed=1.0)
+    for _of, (_truths, _) in BENDS.items()
+    for _arms, (_name, _truth) in itertools.product((9, 10, 15, 20), _truths.items())
+}
+ALLOWED_POWER = {
+    name: one._replace(allowed=1.0) for name, one in POWER.items() if name.endswith(("SE", "as published"))
 }

@@ -28,15 +28,18 @@ from calibcli.lab.study.experiment import Study
 
 Numbers = dict[str, dict[str, MeasuredArm]]
 X, Y = "trace of ce", "confidence_gap"
+MISSES = (0.5, 1.0, 2.0, 3.0)
 LOSSES, PATHS = ("gamma", "smoothing"), ("decay", "rho", "weight", "lr", "batch_size")
 
 
-def asked(study: Study, numbers: Numbers, x: str, y: str, causes: Sequence[str], seeds: slice = slice(None)) -> str:
+def asked(
+    study: Study, numbers: Numbers, x: str, y: str, causes: Sequence[str], seeds: slice = slice(None), miss: float = 0
+) -> str:
     """The verdict on the arms of these causes and the base."""
     names = ["CE", *(name for cause in causes for name in study.levels[cause] if name != "CE")]
     sides = [[cut(numbers[name][metric], seeds) for name in names] for metric in (x, y)]
     members = {cause: [names.index(n) for n in study.levels[cause] if n != "CE"] for cause in causes}
-    found = claims.one_curve(*sides, members)
+    found = claims.one_curve(*sides, members, miss=miss)
     return f"{found.word}, p = {found.p:.2g}: {found.why}"
 
 
@@ -57,6 +60,8 @@ def lines(study: Study, numbers: Numbers) -> Iterator[tuple[str, str]]:
     yield "all arms", asked(study, numbers, X, Y, causes)
     yield f"seeds 1 to {half}", asked(study, numbers, X, Y, causes, slice(half))
     yield f"seeds {half + 1} to {study.seeds}", asked(study, numbers, X, Y, causes, slice(half, None))
+    for miss in MISSES:
+        yield f"the curve may miss each arm by {miss:g} SE", asked(study, numbers, X, Y, causes, miss=miss)
     for left in causes:
         yield f"without {left}", asked(study, numbers, X, Y, [cause for cause in causes if cause != left])
     yield "without both losses", asked(study, numbers, X, Y, PATHS)
@@ -99,11 +104,15 @@ def lines(study: Study, numbers: Numbers) -> Iterator[tuple[str, str]]:
 def main() -> int:
     given = _harness.arguments(__doc__, "folder")
     if not given.folder:
-        print(head("page", "correlation of what a row does to two arms", "answer"))
+        told = [f"p, of a miss of {miss:g} SE" for miss in MISSES]
+        print(head("page", "correlation of what a row does to two arms", "answer", *told))
         for (of, page), rows in itertools.product(_measured_curves.PUBLISHED.items(), (0.0, 0.5, 0.8, 0.9)):
             x, y = _measured_curves.printed(of, rows, _measured_curves.full(of))
-            found = claims.one_curve(x, y, _measured_curves.layout(of, 15).causes)
-            print(row(page, rows, f"{found.word}, p = {found.p:.2g}: {found.why}"))
+            found, *more = (
+                claims.one_curve(x, y, _measured_curves.layout(of, 15).causes, miss=miss) for miss in (0.0, *MISSES)
+            )
+            answer = f"{found.word}, p = {found.p:.2g}: {found.why}"
+            print(row(page, rows, answer, *(f"{one.p:.2g}" for one in more)))
         return 0
     folder = Path(given.folder[0])
     study = parsing.parse((folder / parsing.FILE).read_text("utf-8"), str(folder))

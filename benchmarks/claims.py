@@ -11,8 +11,9 @@ they are false: of arms that are alike, or at the very border of what the claim 
 about causes) are judged on those of `_measured_arms`: `measured` counts false verdicts, `power` true ones. `one_curve`
 is judged on the arms of `_measured_curves` (`curves`, `curves-power`; of --rows 300 they have the errors of published
 studies; `sharp` has functions of x that no polynomial follows: what is surely above 6 % there is in bold, and not
-counted), `tracks` on the logs of `_measured_tracks` (`tracks`, `tracks-power`; they have no rows). What is done is in
-FILE, and is not done again. --short takes seconds: 500 rows, 20 runs, two families.
+counted; `allowed` has them again, where the claim allows for that, and `allowed-power` what that costs), `tracks` on
+the logs of `_measured_tracks` (`tracks`, `tracks-power`; they have no rows). What is done is in FILE, and is not done
+again. --short takes seconds: 500 rows, 20 runs, two families.
 """
 
 from __future__ import annotations
@@ -227,6 +228,8 @@ KINDS = {
     "curves": on_measured(_measured_curves.FAMILIES, _measured_curves.measured, _measured_curves.SEEDS),
     "curves-power": on_measured(_measured_curves.POWER, _measured_curves.measured, _measured_curves.SEEDS),
     "sharp": on_measured(_measured_curves.SHARP, _measured_curves.measured, _measured_curves.SEEDS, anew=True),
+    "allowed": on_measured(_measured_curves.ALLOWED, _measured_curves.measured, _measured_curves.SEEDS, anew=True),
+    "allowed-power": on_measured(_measured_curves.ALLOWED_POWER, _measured_curves.measured, _measured_curves.SEEDS),
     "tracks": on_measured(_measured_tracks.FAMILIES, _measured_tracks.measured, SEEDS),
     "tracks-power": on_measured(_measured_tracks.POWER, _measured_tracks.measured, SEEDS),
 }
@@ -234,10 +237,11 @@ OF: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("runs", "borders"), FAMILIES),
     **{"measured": _measured_arms.FAMILIES, "power": _measured_arms.POWER},
     **{"curves": _measured_curves.FAMILIES, "curves-power": _measured_curves.POWER},
-    "sharp": _measured_curves.SHARP,
+    **{"sharp": _measured_curves.SHARP, "allowed": _measured_curves.ALLOWED},
+    "allowed-power": _measured_curves.ALLOWED_POWER,
     **{"tracks": _measured_tracks.FAMILIES, "tracks-power": _measured_tracks.POWER},
 }
-OF_CURVES = ("curves", "curves-power", "sharp")
+OF_CURVES = ("curves", "curves-power", "sharp", "allowed", "allowed-power")
 COLUMNS = {kind: _measured_curves.SEEDS if kind in OF_CURVES else SEEDS for kind in KINDS}
 SAID = ("measured", "tracks")  # kinds of which false verdicts are counted beside those without one
 Done = dict[str, tuple[Counter[str], int]]  # by kind: what was counted, of how many runs
@@ -279,7 +283,7 @@ def verdicts(kind: str, family: str, counts: Counter[str], runs: int) -> tuple[l
             cells.append(f"**{false}**" if surely else f"{false}")
             continue
         wrong += surely
-        if kind == "curves":
+        if kind in ("curves", "allowed"):
             cells.append(f"{false} of {runs}")
             continue
         shares = [100 * one / runs for one in ((false, without) if kind in SAID else (holds, turned))]
@@ -317,8 +321,12 @@ def main() -> int:
         **dict.fromkeys(SAID, "false % (no verdict %)"),
         "curves": "false",
         "sharp": f"reversed, of {least.get('sharp')}",
+        "allowed": "false",
     }
-    beside = {"curves": ["off a curve by, SE of 10 seeds"], "sharp": ["off a curve by, SE", "ranges over, SE"]}
+    beside = {
+        "curves": ["off a curve by, SE of 10 seeds"],
+        **{kind: ["off a curve by, SE", "ranges over, SE"] for kind in ("sharp", "allowed")},
+    }
     for kind in (one for one in given.only if one not in ("runs", "borders")):
         what = said.get(kind, "holds, reversed %")
         columns = [*beside.get(kind, []), *(f"{seeds} seeds: {what}" for seeds in COLUMNS[kind])]

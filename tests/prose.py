@@ -340,7 +340,9 @@ TOPICS = {
     "arms of one cause": ("claims_curves", "seeds of a cause"),
     "published arms": ("claims_curves", "as published"),
     "true curve|curves that are true": ("claims_curves", "c/x|saturating|U|flat|step of 1"),
-    "slopes that differ": ("claims_measured", "alike: .* times the slope"),
+    "standard errors of an arm": ("claims_curves", "(gamma|lr) off by [24] SE"),
+    "best polynomial misses by one": ("claims_sharp", "off by 1 SE"),
+    "slopes (?:apart )?that differ": ("claims_measured", "alike: .* times the slope"),
     "trace (?:alone )?decides": ("drawn", "trace alone"),
     "T alone decides": ("drawn", "^T alone"),
     "standard deviation of ln T|effect of T": ("drawn", "SD of ln T"),
@@ -356,15 +358,18 @@ COLUMNS = {"= `depends`: T": "T given", "= `depends`: error": "error", "= `one_c
 @cache
 def output(name: str) -> tuple[tuple[str, str, dict[str, str]], ...]:
     """Lines of the tables of a saved output: size, label and cells; arms are 15 if a line does not say."""
-    found, head, size = [], [""], ""
+    found, head, size = [], [""], "digits"
     for line in (ROOT / "benchmarks" / "results" / f"{name}.txt").read_text(encoding="utf-8").splitlines():
         label, *cells = re.split(r" *\| +", line.strip("| "))
         if not line.startswith("|"):
-            head, size = [""], "medium" if "medium" in line else "digits"
+            head = [""]
+            size = ("medium" if "medium" in line else "digits") if line else size
         elif len(head) == 1:
             head = cells
         elif cells:
             at, _, of = label.rpartition(": ") if label.startswith(("digits", "medium")) else (size, "", label)
+            if name == "claims_sharp":  # counts of studies, in bold if surely above 6 %
+                cells = [re.sub(r"^\**(\d+)\**$", r"\1 of 300", cell) for cell in cells]
             found.append((at, of if "," in of else f"{of}, 15 arms", dict(zip(head, cells, strict=True))))
     return tuple(found)
 
@@ -433,7 +438,7 @@ def wrong(text: str, own: str = "") -> list[tuple[str, str]]:
             claims = {f"{of or own}#{claim}" for of, claim in LINKED.findall(sentence) or LINKED.findall(context)}
             scales = (1, 100) if re.search(r"%|\bpoints?\b|percent", f"{words} {context} {before}") else (1,)
             of_runs = not re.search("simulat|seeds find|errors off a curve", f"{words} {before}")
-            here = every if of_runs else list(simulated(sentence, context, own))
+            here = every if of_runs else list(simulated(re.sub(r"\]\([^)]*\)", "]", sentence), context, own))
             for one in NUMBER.finditer(words) if not re.search(GONE, sentence) else ():
                 around = (its + words, len(its) + one.start(), plain(context), claims, arms)
                 allowed = (fact for fact in here if fits(one[0], fact, role_in(words, *one.span()), scales))

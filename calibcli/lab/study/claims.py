@@ -415,6 +415,7 @@ def one_curve(
     y: Sequence[MeasuredArm],
     causes: Mapping[str, Sequence[int]],
     margin: float | str = "20%",
+    miss: float = 0.0,
 ) -> ClaimVerdict:
     """Judge the claim that a polynomial of ln x passes through all arms, whatever caused their x. Ours.
 
@@ -426,6 +427,9 @@ def one_curve(
 
     Args:
         causes: indices of the arms of each cause; a base arm, if there is one, has none.
+        miss: by how many standard errors (SE) of its y, beside those of the others, the curve may miss each arm. Misses
+            make an offset of Σ |c| SE at most, with c the weights of its sum. The claim is then reversed where an
+            offset is surely larger, tested for each cause by itself (Bonferroni): the directions are not known.
     """
     most = min(MOST_CURVED, (len(x) - 1) // 2 - 1)
     if most < 1:
@@ -446,11 +450,16 @@ def one_curve(
             if marked[[*arms]].sum() > UNTESTED * (1 / curve.v[[*arms]]).sum():
                 weights[cause] = marked / marked[[*arms]].sum()
         offsets = {cause: SeedMean(*points.combined(-curve.slope * c, c)) for cause, c in weights.items()}
-        p = points.together(curve.slope, np.stack([*weights.values()])) if weights else 1.0
+        made = {cause: miss * float(np.abs(c) @ np.sqrt(points.errors[1])) for cause, c in weights.items()}
+        if miss:
+            p = min((len(offsets) * _beyond(one, made[cause]) for cause, one in offsets.items()), default=1.0)
+        else:
+            p = points.together(curve.slope, np.stack([*weights.values()])) if weights else 1.0
         if p >= worst.p and weights:
-            off = max(offsets, key=lambda cause: abs(offsets[cause].value) / offsets[cause].error)
+            off = max(offsets, key=lambda cause: (abs(offsets[cause].value) - made[cause]) / offsets[cause].error)
             by = f"{offsets[off].value:+.2g} ± {offsets[off].half():.2g}"
-            why = f"{off} is off by {by}, also from the nearest curve, of degree {degree}"
+            misses = f", more than the {made[off]:.2g} that misses of {miss:g} SE make" if miss else ""
+            why = f"{off} is off by {by}{misses}, also from the nearest curve, of degree {degree}"
             worst = ClaimVerdict("reversed", p, offsets[off], why=why)
         if p >= 1 - LEVEL:
             break
@@ -652,6 +661,12 @@ def _one_sided(mean: SeedMean, limit: float, side: int) -> float:
     return half if side * (mean.value - limit) > 0 else 1 - half
 
 
+def _beyond(mean: SeedMean, limit: float) -> float:
+    """Compute p of the hypothesis that the mean is between -`limit` and `limit`; at 0 it is the two-sided one."""
+    size = replace(mean, value=abs(mean.value))
+    return _one_sided(size, limit, 1) + _one_sided(size, -limit, 1)
+
+
 def _square(seeds: float, count: float, rows: float, level: float) -> float:
     """Compute the square of half the width of an interval."""
     student, normal = (student_quantile((1 + level) / 2, degrees) for degrees in (count - 1, math.inf))
@@ -705,6 +720,7 @@ Share = Annotated[float, Range(0, 1, open_low=True)]
 Margin = Positive | str
 """A number, or a share of something as a text, "20%"."""
 Factor = Annotated[float, Range(1, open_low=True)]
+Misses = Annotated[float, Range(0, 10)]
 Percent = Annotated[int, Range(1, 100)]
 
 
@@ -897,9 +913,16 @@ def _depends(
 
 @KINDS.add("one_curve", fewest=FEWEST_CURVED)
 def _one_curve(
-    arms: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str = "", margin: Margin = "20%"
+    arms: ClaimedArms,
+    *,
+    metric: str,
+    against: str,
+    causes: Sequence[str],
+    base: str = "",
+    margin: Margin = "20%",
+    miss: Misses = 0.0,
 ) -> ClaimVerdict:
-    """Some polynomial of ln `against` passes through all arms, whatever caused it; `margin`: or a share of the range.
+    """Some polynomial of ln `against` passes through all arms, or misses each by `miss` SE; `margin`: or a share.
 
     Ours: errors on both axes (York 1966), the kindest degree up to 5, and one offset of each cause.
 
@@ -908,7 +931,7 @@ def _one_curve(
     'holds'
     """
     members = {cause: [arms.names.index(name) for name in arms.levels[cause] if name != base] for cause in causes}
-    return one_curve(arms.axis(against), arms.along(metric), members, margin)
+    return one_curve(arms.axis(against), arms.along(metric), members, margin, miss)
 
 
 @KINDS.add("alike")
