@@ -6,8 +6,8 @@
 NAME.json is the result.json of `calib study NAME --save DIR`; the words around the tables are written by hand. A
 sentence that states a result links to its claim, `[lower](#claim-ID "holds")`. From another page the link also names
 the recipe, `[lower](studies/NAME.md#claim-ID "holds, recipe 93ce989d")`, and whether that of the package has changed
-since, `"holds, older recipe 93ce989d"`. Tests compare all of it with the result and the package. Numbers in the words
-are compared by tests/prose.py, which knows them by what is named around them: a wording that is new may need a line there.
+since, `"holds, older recipe 93ce989d"`. Tests compare all of it with the result and the package. tests/prose.py
+compares the numbers in the words, which it knows by what is named around them: a new wording may need a line there.
 """
 
 from __future__ import annotations
