@@ -3,15 +3,13 @@
     python benchmarks/shown.py --runs 2000
 
 `less` has normal differences, with and without an error of the rows. `tracks` has runs of 20 moments
-(`_measured_tracks`): the size is the median of what studies of unrelated runs state, and the share that finds it is
-read off between simulated correlations.
+(`_measured_tracks`), a tenth of the studies: the size is the median of what studies of unrelated runs state, and the
+share that finds it is read off between simulated correlations.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
-
+import _harness  # before NumPy, which it holds to one thread
 import numpy as np
 from _harness import head, row
 from _measured_tracks import Logged, measured
@@ -48,10 +46,8 @@ def of_tracks(seeds: int, own: bool, claims: int, runs: int) -> tuple[float, flo
     return size, float(np.interp(size, means, found))
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=2000, help="simulated studies a cell; a tenth of them for tracks")
-    runs = parser.parse_args(argv).runs
+def main() -> None:
+    runs = _harness.arguments(__doc__, runs=2000).runs
     print(head("claim", "seeds", "claims", "could have shown", "studies that show it, %"))
     for claims in (1, 11):
         for seeds in SEEDS:
