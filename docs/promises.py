@@ -146,7 +146,8 @@ PROMISES = {
             "simulated studies the largest share was 7.5 %, which chance explains. Three kinds have settings in which "
             "they mislead more often: [`one_curve`](measured/study-curves.md#a-bend-is-taken-for-a-cause) takes a "
             "bend or a step for a cause (in up to 26 % if the best polynomial misses an arm by one standard error, "
-            "and more often the sharper it is), phases of training make plain "
+            "and more often the sharper it is; with `miss = 1`, which allows for that, in 1.7 %), phases of training "
+            "make plain "
             "[`tracks`](measured/study-measured.md#two-numbers-along-training) hold, and validation rows that move T "
             "unseen make [`depends`](measured/study-drawn.md) find the trace.",
         ),
