@@ -220,28 +220,33 @@ def on_measured(
     return counted
 
 
+OF_CURVES: dict[str, dict[str, Any]] = {
+    "curves": _measured_curves.FAMILIES,
+    "curves-power": _measured_curves.POWER,
+    "sharp": _measured_curves.SHARP,
+    "allowed": _measured_curves.ALLOWED,
+    "allowed-power": _measured_curves.ALLOWED_POWER,
+}
 KINDS = {
     "runs": part,
     "borders": borders,
     "measured": on_measured(_measured_arms.FAMILIES, _measured_arms.measured, SEEDS),
     "power": on_measured(_measured_arms.POWER, _measured_arms.measured, SEEDS),
-    "curves": on_measured(_measured_curves.FAMILIES, _measured_curves.measured, _measured_curves.SEEDS),
-    "curves-power": on_measured(_measured_curves.POWER, _measured_curves.measured, _measured_curves.SEEDS),
-    "sharp": on_measured(_measured_curves.SHARP, _measured_curves.measured, _measured_curves.SEEDS, anew=True),
-    "allowed": on_measured(_measured_curves.ALLOWED, _measured_curves.measured, _measured_curves.SEEDS, anew=True),
-    "allowed-power": on_measured(_measured_curves.ALLOWED_POWER, _measured_curves.measured, _measured_curves.SEEDS),
+    **{
+        kind: on_measured(
+            families, _measured_curves.measured, _measured_curves.SEEDS, anew=kind in ("sharp", "allowed")
+        )
+        for kind, families in OF_CURVES.items()
+    },
     "tracks": on_measured(_measured_tracks.FAMILIES, _measured_tracks.measured, SEEDS),
     "tracks-power": on_measured(_measured_tracks.POWER, _measured_tracks.measured, SEEDS),
 }
 OF: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("runs", "borders"), FAMILIES),
     **{"measured": _measured_arms.FAMILIES, "power": _measured_arms.POWER},
-    **{"curves": _measured_curves.FAMILIES, "curves-power": _measured_curves.POWER},
-    **{"sharp": _measured_curves.SHARP, "allowed": _measured_curves.ALLOWED},
-    "allowed-power": _measured_curves.ALLOWED_POWER,
+    **OF_CURVES,
     **{"tracks": _measured_tracks.FAMILIES, "tracks-power": _measured_tracks.POWER},
 }
-OF_CURVES = ("curves", "curves-power", "sharp", "allowed", "allowed-power")
 COLUMNS = {kind: _measured_curves.SEEDS if kind in OF_CURVES else SEEDS for kind in KINDS}
 SAID = ("measured", "tracks")  # kinds of which false verdicts are counted beside those without one
 Done = dict[str, tuple[Counter[str], int]]  # by kind: what was counted, of how many runs

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import _harness  # before NumPy, which it holds to one thread
@@ -97,18 +97,17 @@ def answers(folder: Path) -> Iterator[tuple[str, str]]:
     rows = _given.GivenNumbers.of(raw, draws).errors - seeds / study.seeds
     told = ", ".join(f"{name} {max(0.0, rows[i, i]) ** 0.5:.4f}" for i, name in enumerate(NAMES))
     yield "what rows do to a network beside the others", told
-    members = {cause: [names.index(n) for n in study.levels[cause]] for cause in study.levels}
+
+    def curve(causes: Sequence[str], miss: float = 0.0) -> str:
+        kept = [name for cause in causes for name in study.levels[cause]]
+        members = {cause: [kept.index(name) for name in study.levels[cause]] for cause in causes}
+        found = claims.one_curve(*([numbers[name][one] for name in kept] for one in (X, GAP)), members, miss=miss)
+        return f"{found.word}, p = {found.p:.2g}: {found.why}"
+
     for miss in (0.0, 0.5, 1.0, 2.0):
-        found = claims.one_curve(*([numbers[n][one] for n in names] for one in (X, GAP)), members, miss=miss)
-        yield (
-            f"one curve of the trace, which may miss each network by {miss:g} SE",
-            f"{found.word}, p = {found.p:.2g}: {found.why}",
-        )
+        yield f"one curve of the trace, which may miss each network by {miss:g} SE", curve([*study.levels], miss)
     for left in study.levels:
-        kept = [name for cause in study.levels if cause != left for name in study.levels[cause]]
-        members = {c: [kept.index(n) for n in study.levels[c]] for c in study.levels if c != left}
-        found = claims.one_curve(*([numbers[n][one] for n in kept] for one in (X, GAP)), members)
-        yield f"one curve of the trace without {left}", f"{found.word}, p = {found.p:.2g}: {found.why}"
+        yield f"one curve of the trace without {left}", curve([cause for cause in study.levels if cause != left])
 
 
 def main() -> int:

@@ -218,8 +218,7 @@ class Published:
 
     def sign(self, arm: str, name: str) -> int:
         """The sign of the difference of an arm from cross-entropy: 1, 0 or -1."""
-        mine, base = self.value(arm, name) or 0.0, self.value("CE", name) or 0.0
-        return (mine > base) - (mine < base)
+        return sign_of((self.value(arm, name) or 0.0) - (self.value("CE", name) or 0.0))
 
     def full(self, row: PrintedNumbers, data: str) -> bool:
         """Whether it was run at the size of the paper, on its network, data and test rows."""
@@ -307,7 +306,9 @@ def counts(studies: list[Published]) -> Iterator[str]:
             for names_of in (cells_of, temperatures_of):
                 measured = [(row, name) for row in printed_rows for name in names_of(row) if one.has(row.arm, name)]
                 pairs = [(row, name) for row, name in measured if row.arm != "CE" and name in base.numbers]
-                same = sum(_sign(row, base, name) == one.sign(row.arm, name) for row, name in pairs)
+                same = sum(
+                    sign_of(row.numbers[name] - base.numbers[name]) == one.sign(row.arm, name) for row, name in pairs
+                )
                 signs[-1] += [len(pairs), same, len(pairs) - same]
                 if one.of_paper(base, data):
                     within = sum(one.within(row, name) for row, name in measured)
@@ -335,9 +336,9 @@ def counts(studies: list[Published]) -> Iterator[str]:
     )
 
 
-def _sign(row: PrintedNumbers, base: PrintedNumbers, name: str) -> int:
-    """The sign of the printed difference of a loss from cross-entropy."""
-    return (row.numbers[name] > base.numbers[name]) - (row.numbers[name] < base.numbers[name])
+def sign_of(difference: float) -> int:
+    """1, 0 or -1."""
+    return (difference > 0) - (difference < 0)
 
 
 def cells_of(row: PrintedNumbers) -> list[str]:

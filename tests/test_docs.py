@@ -426,24 +426,22 @@ def test_the_tables_of_one_curve_are_the_saved_output() -> None:
         assert cells == wanted, label
 
 
-def test_the_tables_of_curves_that_are_missed_are_the_saved_output() -> None:
+@pytest.mark.parametrize(("name", "kind", "many"), [("claims_sharp", "", 10), ("claims_allowed", ", allowed", 4)])
+def test_the_tables_of_curves_that_are_missed_are_the_saved_output(name: str, kind: str, many: int) -> None:
     """The least and the largest percentage of the lines of a size, a miss and numbers of arms; bold where one is."""
     page = (ROOT / "docs" / "measured" / "study-curves.md").read_text(encoding="utf-8")
-    for bold, name in enumerate(("claims_allowed", "claims_sharp")):
-        saved = (ROOT / "benchmarks" / "results" / f"{name}.txt").read_text(encoding="utf-8")
-        line = r"(?m)^\| (\w+): .*, (\d+) arms, off by ([\d.]+) SE \| 300 \| .*? \| .*? \| (.*) \|$"
-        found = [(of, miss, int(arms), cells.split(" | ")) for of, arms, miss, cells in re.findall(line, saved)]
-        told = re.findall(
-            rf"(?m)^\| (digits|medium), ([\d.]+) SE, ([\d or,]+) arms{'' if bold else ', allowed'} \| (.*) \|$", page
-        )
-        assert len(told) == (10 if bold else 4)
-        for of, miss, arms, cells in told:
-            many = {int(one) for one in re.findall(r"\d+", arms)}
-            chosen = [line[3] for line in found if line[:2] == (of, miss) and line[2] in many]
-            for cell, column in zip(cells.split(" | "), zip(*chosen, strict=True), strict=True):
-                shares = [float(re.findall(r"\d+", one)[0]) / 3 for one in column]
-                ends = " to ".join(dict.fromkeys(f"{end(shares):.0f}" for end in (min, max)))
-                assert cell == (f"**{ends}**" if any("*" in one for one in column) else ends), (of, miss, arms)
+    saved = (ROOT / "benchmarks" / "results" / f"{name}.txt").read_text(encoding="utf-8")
+    line = r"(?m)^\| (\w+): .*, (\d+) arms, off by ([\d.]+) SE \| 300 \| .*? \| .*? \| (.*) \|$"
+    found = [(of, miss, int(arms), cells.split(" | ")) for of, arms, miss, cells in re.findall(line, saved)]
+    told = re.findall(rf"(?m)^\| (digits|medium), ([\d.]+) SE, ([\d or,]+) arms{kind} \| (.*) \|$", page)
+    assert len(told) == many
+    for of, miss, arms, cells in told:
+        numbers = {int(one) for one in re.findall(r"\d+", arms)}
+        chosen = [line[3] for line in found if line[:2] == (of, miss) and line[2] in numbers]
+        for cell, column in zip(cells.split(" | "), zip(*chosen, strict=True), strict=True):
+            shares = [float(re.findall(r"\d+", one)[0]) / 3 for one in column]
+            ends = " to ".join(dict.fromkeys(f"{end(shares):.0f}" for end in (min, max)))
+            assert cell == (f"**{ends}**" if any("*" in one for one in column) else ends), (of, miss, arms)
 
 
 def test_the_printed_cells_are_counted() -> None:

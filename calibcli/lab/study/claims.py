@@ -442,7 +442,7 @@ def one_curve(
     points = _curve.Points.of(of_x, of_y, _stacked([*x, *y]))
     if not (np.isfinite(points.rows).all() and points.errors[:2].any(axis=0).all()):
         return ClaimVerdict("undecided", why="the error of an arm is not known")
-    worst = ClaimVerdict("reversed", 0.0)
+    worst, se = ClaimVerdict("reversed", 0.0), np.sqrt(points.errors[1])
     for degree in range(1, most + 1):
         curve, weights = points.curve(degree), {}
         for cause, arms in causes.items():
@@ -450,15 +450,15 @@ def one_curve(
             if marked[[*arms]].sum() > UNTESTED * (1 / curve.v[[*arms]]).sum():
                 weights[cause] = marked / marked[[*arms]].sum()
         offsets = {cause: SeedMean(*points.combined(-curve.slope * c, c)) for cause, c in weights.items()}
-        made = {cause: miss * float(np.abs(c) @ np.sqrt(points.errors[1])) for cause, c in weights.items()}
+        by_misses = {cause: miss * float(np.abs(c) @ se) for cause, c in weights.items()}
         if miss:
-            p = min((len(offsets) * _beyond(one, made[cause]) for cause, one in offsets.items()), default=1.0)
+            p = min((len(offsets) * _beyond(one, by_misses[cause]) for cause, one in offsets.items()), default=1.0)
         else:
             p = points.together(curve.slope, np.stack([*weights.values()])) if weights else 1.0
         if p >= worst.p and weights:
-            off = max(offsets, key=lambda cause: (abs(offsets[cause].value) - made[cause]) / offsets[cause].error)
+            off = max(offsets, key=lambda cause: (abs(offsets[cause].value) - by_misses[cause]) / offsets[cause].error)
             by = f"{offsets[off].value:+.2g} ± {offsets[off].half():.2g}"
-            misses = f", more than the {made[off]:.2g} that misses of {miss:g} SE make" if miss else ""
+            misses = f", more than the {by_misses[off]:.2g} that misses of {miss:g} SE make" if miss else ""
             why = f"{off} is off by {by}{misses}, also from the nearest curve, of degree {degree}"
             worst = ClaimVerdict("reversed", p, offsets[off], why=why)
         if p >= 1 - LEVEL:
